@@ -1,0 +1,1 @@
+"""The published stream's formats: bytes in, values out, no I/O. Rules and figures: vime_sync/docs/FORMAT.md."""

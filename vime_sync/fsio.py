@@ -1,0 +1,202 @@
+"""Every file operation that must last: the only module that writes, renames, syncs, truncates or unlinks.
+
+Guarantees, and where they end: a write is complete or raises; `write_atomic` leaves the old or the new content
+under its name whatever happens, and with `durable` also after power loss. Contents written by `File.write_at`
+last only after `File.sync`. Names last only after `sync_directory`. Every failure is an OSError that carries
+the path. `observer` sees each operation before it is done; fault tests hook in there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat as stat_module
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from vime_sync.model import FileStat
+
+Observer = Callable[[str, Path], None]
+
+
+def _ignore(operation: str, path: Path) -> None:
+    """The observer of ordinary runs."""
+
+
+observer: Observer = _ignore
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Give an OSError of a descriptor call the path that it lacks."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.filename is None:
+            problem.filename = str(path)
+        raise
+
+
+def to_stat(result: os.stat_result) -> FileStat:
+    return FileStat(result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino)
+
+
+def stat(path: Path) -> FileStat:
+    """Follows links. Raises FileNotFoundError."""
+    return to_stat(path.stat())
+
+
+class File:
+    """A regular file opened for positioned I/O; safe to share between threads. Never follows a link to write."""
+
+    def __init__(self, path: Path, *, write: bool = False, create: bool = False) -> None:
+        self.path = path
+        flags = os.O_CLOEXEC | (os.O_RDWR | os.O_NOFOLLOW if write else os.O_RDONLY)
+        if create:
+            observer("create", path)
+            flags |= os.O_CREAT | os.O_TRUNC
+        # O_NONBLOCK: opening a pipe that somebody put there must not hang.
+        self._fd = os.open(path, flags | os.O_NONBLOCK, 0o644)
+        if not stat_module.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def stat(self) -> FileStat:
+        with _named(self.path):
+            return to_stat(os.fstat(self._fd))
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """Fill the whole view. Raises EOFError where the file ends before."""
+        with _named(self.path):
+            while len(view):
+                got = os.preadv(self._fd, [view], offset)
+                if not got:
+                    raise EOFError(f"{self.path} ends at byte {offset}, {len(view)} bytes early")
+                offset += got
+                view = view[got:]
+
+    def read_at(self, size_bytes: int, offset: int) -> bytes:
+        """Exactly `size_bytes`. Raises EOFError where the file ends before."""
+        buffer = bytearray(size_bytes)
+        self.read_into(memoryview(buffer), offset)
+        return bytes(buffer)
+
+    def read_up_to(self, size_bytes: int, offset: int) -> bytes:
+        """At most `size_bytes`; fewer only at the end of the file."""
+        with _named(self.path):
+            return os.pread(self._fd, size_bytes, offset)
+
+    def write_at(self, view: memoryview, offset: int) -> None:
+        observer("write", self.path)
+        with _named(self.path):
+            while len(view):
+                put = os.pwrite(self._fd, view, offset)
+                offset += put
+                view = view[put:]
+
+    def truncate(self, size_bytes: int) -> None:
+        observer("truncate", self.path)
+        with _named(self.path):
+            os.ftruncate(self._fd, size_bytes)
+
+    def sync(self) -> None:
+        observer("sync", self.path)
+        with _named(self.path):
+            os.fsync(self._fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory last. Only EINVAL is forgiven: a filesystem without such a notion."""
+    observer("sync_directory", path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno != errno.EINVAL:
+            raise OSError(problem.errno, problem.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    with File(path) as file:
+        file.sync()
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
+    """Replace `path` by `data`; with `durable` content and name last when this returns.
+
+    The temp name is always the same, so a kill leaves at most one, and the next write takes it over.
+    """
+    temporary = path.with_name(path.name + ".new")
+    with File(temporary, write=True, create=True) as file:
+        file.write_at(memoryview(data), 0)
+        if durable:
+            file.sync()
+    rename(temporary, path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    observer("rename", target)
+    source.replace(target)
+
+
+def unlink(path: Path) -> bool:
+    """Remove a name; False if it was not there."""
+    observer("unlink", path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def make_directory(path: Path) -> None:
+    if not path.is_dir():
+        observer("make_directory", path)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_directory_if_empty(path: Path) -> None:
+    observer("remove_directory", path)
+    try:
+        path.rmdir()
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of ours with all in it; absent is fine."""
+    observer("remove_tree", path)
+    if path.is_symlink():
+        path.unlink()
+        return
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+
+
+def free_bytes(directory: Path) -> int:
+    """What an unprivileged writer may still allocate on the filesystem that holds `directory`."""
+    figures = os.statvfs(directory)
+    return figures.f_bavail * figures.f_frsize

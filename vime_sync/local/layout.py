@@ -1,0 +1,58 @@
+"""LOCAL's shards as they lie there, held against what was committed: where each tensor is, and what is broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vime_sync import fsio
+from vime_sync.checkpoint import read_shard
+from vime_sync.format.problems import FormatError
+from vime_sync.local.paths import LocalPaths
+from vime_sync.model import DigestTable, FileStat, LocalState, Span
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`spans` of the tensors of whole shards; `broken` files that are gone, cut, or have another header."""
+
+    spans: dict[str, Span]
+    signature: dict[str, tuple[str, tuple[int, ...]]]
+    broken: tuple[str, ...]
+
+
+def read_layout(paths: LocalPaths, table: DigestTable) -> Layout:
+    """Parse the headers of all shards of the table. Raises OSError for trouble other than a missing file."""
+    spans: dict[str, Span] = {}
+    signature: dict[str, tuple[str, tuple[int, ...]]] = {}
+    broken = []
+    for name, file in table.files.items():
+        if not file.is_shard:
+            continue
+        try:
+            shard = read_shard(paths.root, name)
+        except (FormatError, FileNotFoundError):
+            broken.append(name)
+            continue
+        if shard.header_digest != file.digest or shard.stat.size_bytes != file.size_bytes:
+            broken.append(name)
+            continue
+        for tensor, spec in shard.tensors.items():
+            spans[tensor] = Span(name, shard.data_offset + spec.begin, spec.size_bytes)
+            signature[tensor] = (spec.dtype, spec.shape)
+    return Layout(spans, signature, tuple(sorted(broken)))
+
+
+def touched_files(paths: LocalPaths, state: LocalState) -> tuple[str, ...]:
+    """Files whose stats are not what they were when their bytes were proven (promise 1). Reads no contents."""
+    changed = []
+    for name, known in state.stats.items():
+        if _stat_or_none(paths, name) != known:
+            changed.append(name)
+    return tuple(sorted(changed))
+
+
+def _stat_or_none(paths: LocalPaths, name: str) -> FileStat | None:
+    try:
+        return fsio.stat(paths.file(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -1,0 +1,89 @@
+"""Whose directory LOCAL is: nothing of the user's is ever deleted or overwritten (promise 5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vime_sync import fsio
+from vime_sync.errors import NotOurs, UsageError, name_some
+from vime_sync.local.paths import LocalPaths
+
+
+def check_ownership(paths: LocalPaths, *, adopt: bool) -> None:
+    """Refuse a directory that is not ours, before anything is written to it (FIELD_GUIDE H7).
+
+    Ours is what was absent, empty (a lone lost+found counts as empty, H19), or holds our mark or the state or
+    lock of the peers' receiver; or what the operator hands over. Raises NotOurs, UsageError.
+    """
+    if paths.sync.is_symlink():
+        raise NotOurs(
+            f"{paths.sync} is a link to {paths.sync.readlink()}, expected a directory or nothing",
+            hint="Remove the link; the records must lie on the same filesystem as the checkpoint.",
+        )
+    if paths.root.exists() and not paths.root.is_dir():
+        raise UsageError(f"--local {paths.root} is a file, expected a directory or nothing")
+    if adopt or not paths.root.exists() or any(path.exists() for path in (paths.owner, paths.state, paths.lock)):
+        return
+    foreign = [entry.name for entry in paths.root.iterdir() if entry.name != "lost+found"]
+    if foreign:
+        raise NotOurs(
+            f"{paths.root} holds {name_some(foreign)}, which this program did not write; expected an empty directory"
+        )
+
+
+def mark(paths: LocalPaths) -> None:
+    """Write our mark, before the first file of ours."""
+    fsio.make_directory(paths.sync)
+    if not paths.owner.exists():
+        document = {"schema": "vime-sync/owner/1", "note": "this directory is managed by vime-sync"}
+        fsio.write_atomic(paths.owner, json.dumps(document).encode(), durable=True)
+
+
+def replace_links(paths: LocalPaths, names: list[str]) -> None:
+    """Give LOCAL files of its own where it has links: nothing is ever written through one (FIELD_GUIDE H8, H19).
+
+    A symlink, or a file with another name elsewhere, is replaced by a copy under the same name.
+    """
+    for name in names:
+        path = paths.file(name)
+        if path.is_symlink() or path.lstat().st_nlink > 1:
+            copy = paths.sync / "unlinked"
+            with fsio.File(path) as source, fsio.File(copy, write=True, create=True) as target:
+                copy_bytes(source, target)
+                target.sync()
+            fsio.rename(copy, path)
+            fsio.sync_directory(path.parent)
+
+
+def copy_bytes(source: fsio.File, target: fsio.File, piece_bytes: int = 1 << 20) -> None:
+    offset = 0
+    while piece := source.read_up_to(piece_bytes, offset):
+        target.write_at(memoryview(piece), offset)
+        offset += len(piece)
+
+
+def foreign_files(paths: LocalPaths, ours: set[str]) -> list[str]:
+    """Files below LOCAL that we did not write, by relative name."""
+    found = []
+    for path in sorted(paths.root.rglob("*")):
+        relative = path.relative_to(paths.root)
+        if relative.parts[0] in (paths.sync.name, "lost+found") or path.is_dir():
+            continue
+        if relative.as_posix() not in ours:
+            found.append(relative.as_posix())
+    return found
+
+
+def check_collisions(paths: LocalPaths, wanted: list[str], ours: set[str]) -> None:
+    """A file of the user's that the new version would overwrite. Raises NotOurs."""
+    taken = [name for name in wanted if name not in ours and _exists(paths.file(name))]
+    if taken:
+        raise NotOurs(
+            f"{paths.root} holds {name_some(taken)}, which this program did not write and the new version brings",
+            hint="Move those files away, or hand the directory over with --adopt.",
+        )
+
+
+def _exists(path: Path) -> bool:
+    return path.is_symlink() or path.exists()

@@ -1,0 +1,128 @@
+"""A whole in-place pass from plan to commit: checks, intent, forward, and back when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vime_sync import fsio
+from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, SyncError
+from vime_sync.local import intent as intents
+from vime_sync.local.intent import ApplyIntent, Step
+from vime_sync.local.journal import Side
+from vime_sync.local.ownership import replace_links
+from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain, committed_back, committed_forward
+from vime_sync.materialize.commit import commit
+from vime_sync.materialize.context import Buffers, Context
+from vime_sync.materialize.diagnose import diagnose
+from vime_sync.materialize.staging import lay_out, staging_bytes
+from vime_sync.materialize.transform import transform
+from vime_sync.model import DeltaVersion, DigestTable, LocalState, Span, lineage_entry
+from vime_sync.stream.payloads import SourceFiles, check_payloads
+
+# Room for the digest table, the intent and the journal, beside what is staged.
+_SPARE_BYTES = 64 << 20
+
+
+def prepare_apply(
+    context: Context,
+    origin: LocalState,
+    table: DigestTable,
+    spans: dict[str, Span],
+    deltas: Sequence[DeltaVersion],
+    repairs: frozenset[str],
+    files: SourceFiles,
+) -> ApplyIntent:
+    """Check all that needs no decoding, before a local byte changes; returns the intent of the pass.
+
+    Raises LineageMismatch, Malformed, StreamChanged, ShareUnreachable, LocalIOError (no room).
+    """
+    content_sizes = [check_payloads(delta, spans, files) for delta in deltas]
+    lineage = origin.lineage + tuple(lineage_entry(delta) for delta in deltas)
+    steps = tuple(Step(delta.version, delta.encoding, delta.checksum) for delta in deltas)
+    work = lay_out(spans, table.tensors, deltas, content_sizes, repairs)
+    intent = intents.new_apply_intent(origin, lineage, steps, work)
+    needed, free = staging_bytes(intent) + _SPARE_BYTES, fsio.free_bytes(context.paths.sync)
+    if needed > free:
+        raise LocalIOError(
+            f"staging version {intent.version} needs {needed} bytes on the filesystem of {context.paths.root}, "
+            f"which has {free} free",
+            hint="Free some space there and run the same command again.",
+        )
+    return intent
+
+
+def apply_pass(
+    context: Context,
+    intent: ApplyIntent,
+    table: DigestTable,
+    deltas: Sequence[DeltaVersion],
+    files: SourceFiles,
+    repairs: frozenset[str],
+    open_chain: OpenChain,
+) -> tuple[LocalState, int]:
+    """Apply and commit; returns the new state and how many tensors were repaired.
+
+    Whatever fails, the old version is whole and committed again before the error leaves (but for a signal, and for
+    a disk that does not let us: then the intent stays, and the next run heals).
+    """
+    replace_links(context.paths, sorted({work.span.file for work in intent.work}))
+    intents.begin(context.paths, intent)
+    with ApplyJob(context, intent, Feed(deltas, files), open_chain, fresh=True) as job:
+        job.rotten = {number for number, work in enumerate(intent.work) if work.name in repairs}
+        return finish(job, table)
+
+
+def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
+    """Forward and commit, or back and raise."""
+    try:
+        job.forward()
+        state, new_table = committed_forward(job, table)
+        return commit(job.context, state, new_table), len(job.rebuilt)
+    except Interrupted:
+        raise
+    except Exception as failure:
+        problem = undo(job, failure)
+        raise problem from (failure if problem is not failure else None)
+
+
+def undo(job: ApplyJob, failure: Exception) -> Exception:
+    """Make the old version whole again, find out whose fault it was, commit; returns the error to raise."""
+    wrong = job.back()
+    problem: Exception = failure
+    if isinstance(failure, ChecksumMismatch) and failure.tensors:
+        problem = _diagnose(job, failure)
+    commit(job.context, committed_back(job, wrong), None)
+    if wrong and isinstance(problem, SyncError):
+        problem.message += f"; {len(wrong)} tensors were found rotten here and are marked for repair"
+    return problem
+
+
+def _diagnose(job: ApplyJob, failure: ChecksumMismatch) -> SyncError:
+    numbers = {work.name: number for number, work in enumerate(job.intent.work)}
+    smallest_first = [work.name for work in reversed(job.intent.work) if work.payloads]
+
+    def first_bad_version(name: str) -> int | None:
+        return _first_bad_version(job, numbers[name])
+
+    return diagnose(failure, smallest_first, first_bad_version, job.intent.version)
+
+
+def _first_bad_version(job: ApplyJob, number: int) -> int | None:
+    """Replay one tensor from its old bytes, delta by delta, without writing."""
+    intent = job.intent
+    work = intent.work[number]
+    check: Callable[[], None] = job.context.stop.check
+    if number not in job.staged and job.feed is not None and not job.journal.begun(number):
+        job.staging.stage(work, job.feed.deltas, job.feed.files)
+    buffers = Buffers()
+    for count in range(1, len(work.payloads) + 1):
+        payload = work.payloads[count - 1]
+        step = intent.steps[payload.step]
+        steps = job.staging.open_steps(work, buffers.scratch, keep_old=False)[:count]
+        digests = transform(
+            job.files.get(work.span.file), work.span, steps, step.checksum, buffers, check,
+            journal=None, tensor=number, want=Side.NEW,
+        )  # fmt: skip
+        if digests.published != payload.digest:
+            return step.version
+    return None

@@ -1,0 +1,129 @@
+"""Files built aside become LOCAL's: renamed one by one under an intent that lists both file sets.
+
+Forward only: once the intent is durable everything needed lies in LOCAL, so a kill is finished by renaming the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from vime_sync import fsio
+from vime_sync.errors import Damaged, NotOurs
+from vime_sync.local import intent as intents
+from vime_sync.local.intent import ReplaceIntent
+from vime_sync.local.ownership import check_collisions
+from vime_sync.local.paths import LocalPaths
+from vime_sync.local.state import boot_id, write_state, write_table
+from vime_sync.materialize.aside import Built, clear_aside
+from vime_sync.materialize.commit import commit, current_stats
+from vime_sync.materialize.context import Context
+from vime_sync.model import FileStat, Lineage, LocalState
+
+
+def install(
+    context: Context,
+    built: Built,
+    lineage: Lineage,
+    origin: LocalState | None,
+    ours: set[str],
+    share: str | None,
+    base: str | None,
+) -> LocalState:
+    """Commit what `build_aside` built as LOCAL's only version. `ours` are the files there that we may replace.
+
+    Raises NotOurs before anything changes when a file of the user's is in the way.
+    """
+    paths = context.paths
+    check_collisions(paths, sorted(built.moves), ours)
+    _check_folders(paths, built.moves)
+    stats = {name: fsio.stat(paths.aside / place) for name, place in built.moves.items()}
+    if context.durable:
+        for place in built.moves.values():
+            fsio.sync_file(paths.aside / place)
+    table_name, table_digest = write_table(paths, built.table)
+    anchor_name, _ = write_table(paths, built.anchor_table)
+    state = LocalState(
+        version=built.table.version,
+        lineage=lineage,
+        table_name=table_name,
+        table_digest=table_digest,
+        stats=stats,
+        boot_id=boot_id(),
+        durable=context.durable,
+        share=share,
+        base=base,
+        anchor_table_name=anchor_name,
+        repairs=origin.repairs if origin is not None else 0,
+    )
+    remove = tuple(sorted(name for name in ours - built.moves.keys() if paths.file(name).exists()))
+    intent = ReplaceIntent(state, built.moves, remove)
+    intents.begin(paths, intent)
+    return finish_install(context, intent)
+
+
+def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
+    """Rename what is still aside, remove what the version lacks, commit. Also what recovery does after a kill."""
+    paths = context.paths
+    _move(paths, intent.moves, intent.state.stats)
+    for name in intent.remove:
+        fsio.unlink(paths.file(name))
+        _drop_empty_folders(paths, name)
+    stats = current_stats(paths, set(intent.moves))
+    state = commit(context, replace(intent.state, stats=stats), None)
+    clear_aside(paths)
+    return state
+
+
+def install_repaired(context: Context, built: Built, state: LocalState) -> LocalState:
+    """Put rebuilt files of the committed version in place. Each is proven, so no intent is needed."""
+    paths = context.paths
+    _check_folders(paths, built.moves)
+    stats = {name: fsio.stat(paths.aside / place) for name, place in built.moves.items()}
+    _move(paths, built.moves, stats)
+    mended = {*built.moves, *built.table.tensors}
+    state = replace(
+        state,
+        stats={**state.stats, **current_stats(paths, set(built.moves))},
+        damaged=tuple(name for name in state.damaged if name not in mended),
+        repairs=state.repairs + 1,
+        durable=False,
+        boot_id=boot_id(),
+    )
+    write_state(paths, state)
+    clear_aside(paths)
+    return state
+
+
+def _move(paths: LocalPaths, moves: Mapping[str, str], stats: Mapping[str, FileStat]) -> None:
+    """`stats` are those before the rename; a file that is neither aside nor in place is gone for good."""
+    for name, place in sorted(moves.items()):
+        source, target = paths.aside / place, paths.file(name)
+        if source.exists():
+            fsio.make_directory(target.parent)
+            fsio.rename(source, target)
+        elif not target.exists() or fsio.stat(target).content_key != stats[name].content_key:
+            raise Damaged(f"{target} was being put in place when the last run ended, and it is not there nor in {source}")
+    for folder in sorted({paths.file(name).parent for name in moves}):
+        fsio.sync_directory(folder)
+
+
+def _check_folders(paths: LocalPaths, names: Iterable[str]) -> None:
+    """Nothing is ever written through a link: a linked subdirectory would lead out of LOCAL."""
+    for name in names:
+        folder = Path(name).parent
+        while folder != Path():
+            if paths.file(folder.as_posix()).is_symlink():
+                raise NotOurs(
+                    f"{paths.file(folder.as_posix())} is a link, and the version brings {name}",
+                    hint="Replace the link by a directory, or remove it.",
+                )
+            folder = folder.parent
+
+
+def _drop_empty_folders(paths: LocalPaths, name: str) -> None:
+    folder = paths.file(name).parent
+    while folder != paths.root and folder.is_dir() and not any(folder.iterdir()):
+        fsio.remove_directory_if_empty(folder)
+        folder = folder.parent

@@ -1,0 +1,140 @@
+"""A tensor from its anchor along the chain: seeds, repairs, and what a full version brings.
+
+Source and destination are two arguments; nothing here reads the destination's old bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vime_sync import fsio
+from vime_sync.format.checksum import new_hasher
+from vime_sync.format.codec import Bytes
+from vime_sync.local.journal import BLOCK_BYTES
+from vime_sync.materialize.context import Buffers
+from vime_sync.materialize.steps import BlockStep, ReadInto, naming, open_step, walk_frame
+from vime_sync.materialize.transform import Digests, SpanHashers
+from vime_sync.model import Checkpoint, ChecksumFormat, DeltaVersion, Payload, Span
+from vime_sync.stream.payloads import SourceFiles
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An anchor and the deltas above it, with the decoded sizes of their frames."""
+
+    anchor: Checkpoint
+    spans: Mapping[str, Span]
+    deltas: tuple[DeltaVersion, ...]
+    content_sizes: tuple[Mapping[str, int], ...]
+    files: SourceFiles
+
+    def touching(self, name: str) -> list[int]:
+        return [number for number, delta in enumerate(self.deltas) if name in delta.payloads]
+
+    def published(self, name: str) -> tuple[ChecksumFormat, str] | None:
+        """The digest the newest delta that touches the tensor gives it; None where none does."""
+        for delta in reversed(self.deltas):
+            if name in delta.payloads:
+                return delta.checksum, delta.payloads[name].digest
+        return None
+
+
+def payload_reader(chain: Chain, delta: DeltaVersion, payload: Payload) -> ReadInto:
+    shard = delta.shards[payload.shard]
+
+    def read_into(view: memoryview, offset: int) -> None:
+        chain.files.read_into(view, shard.path, shard.stat, payload.offset + offset, delta.version)
+
+    return read_into
+
+
+class _PayloadSource:
+    """A sequential reader of a payload on the share."""
+
+    def __init__(self, read_into: ReadInto, size_bytes: int) -> None:
+        self._read_into, self._left, self._place = read_into, size_bytes, 0
+
+    def read(self, size: int, /) -> bytes:
+        size = min(size, self._left) if size >= 0 else self._left
+        piece = bytearray(size)
+        if size:
+            self._read_into(memoryview(piece), self._place)
+        self._place += size
+        self._left -= size
+        return bytes(piece)
+
+
+def open_chain_steps(chain: Chain, name: str, numbers: Sequence[int], size_bytes: int, scratch: Bytes) -> list[BlockStep]:
+    """Forward-only steps straight from the share, each frame checked whole first.
+
+    Raises StreamChanged, ShareUnreachable, Malformed, CorruptPayload.
+    """
+    steps = []
+    for number in numbers:
+        delta = chain.deltas[number]
+        payload = delta.payloads[name]
+        read_into = payload_reader(chain, delta, payload)
+        with naming(delta.version, name):
+            walk_frame(read_into, payload.size_bytes, scratch)
+
+        def open_source(read_into: ReadInto = read_into, size: int = payload.size_bytes) -> _PayloadSource:
+            return _PayloadSource(read_into, size)
+
+        content_size = chain.content_sizes[number][name]
+        steps.append(
+            open_step(delta.version, name, delta.encoding, open_source, content_size, size_bytes, scratch, None)
+        )
+    return steps
+
+
+def rebuild(
+    chain: Chain,
+    name: str,
+    target: fsio.File | None,
+    offset: int,
+    buffers: Buffers,
+    check: Callable[[], None],
+    on_block: Callable[[int], None] = lambda size_bytes: None,
+    numbers: Sequence[int] | None = None,
+) -> Digests:
+    """Write the tensor at `offset` of `target` (None: only compute). `old` is the anchor's digest.
+
+    `numbers` limits which deltas of the chain are applied. Raises what the share and the steps raise, OSError.
+    """
+    applied = chain.touching(name) if numbers is None else list(numbers)
+    span = chain.spans[name]
+    shard = chain.anchor.shards[span.file]
+    checksum = chain.deltas[applied[-1]].checksum if applied else ChecksumFormat.XXH3_128
+    steps = open_chain_steps(chain, name, applied, span.size_bytes, buffers.scratch)
+    hashers = SpanHashers(checksum)
+    for start in range(0, span.size_bytes, BLOCK_BYTES):
+        check()
+        block = buffers.current[: min(BLOCK_BYTES, span.size_bytes - start)]
+        chain.files.read_into(block.data, shard.path, shard.stat, span.offset + start, chain.anchor.version)
+        hashers.old.update(block.data)
+        for step in steps:
+            step.forward(block, start)
+        hashers.update_new(block)
+        if target is not None:
+            target.write_at(block.data, offset + start)
+        on_block(len(block))
+    return hashers.result(span.size_bytes)
+
+
+def digest_of_step(chain: Chain, name: str, count: int, buffers: Buffers, check: Callable[[], None]) -> bool:
+    """Whether the first `count` deltas that touch the tensor give what the last of them published."""
+    numbers = chain.touching(name)[:count]
+    delta = chain.deltas[numbers[-1]]
+    return rebuild(chain, name, None, 0, buffers, check, numbers=numbers).published == delta.payloads[name].digest
+
+
+def span_digest(file: fsio.File, span: Span, buffers: Buffers, check: Callable[[], None]) -> str:
+    """xxh3-128 of a span as it lies there. Raises OSError, EOFError."""
+    hasher = new_hasher(ChecksumFormat.XXH3_128)
+    for start in range(0, span.size_bytes, BLOCK_BYTES):
+        check()
+        block = buffers.current[: min(BLOCK_BYTES, span.size_bytes - start)]
+        file.read_into(block.data, span.offset + start)
+        hasher.update(block.data)
+    return hasher.hexdigest()
