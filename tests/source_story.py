@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import toolkit
@@ -159,6 +160,8 @@ def tell(
     checksum: str = "xxh3-128",
     seed: int = 0,
     changes_nothing: bool = False,
+    victim_bytes: int = 211,
+    density: float = 0.05,
 ) -> Story:
     """Publish a whole and right stream, and bring the host to the version where the story starts.
 
@@ -166,12 +169,12 @@ def tell(
     """
     start, bad, target = setting.value
     first = toolkit.make_model(seed=seed, tensors=4, kib=24)
-    first[VICTIM] = Tensor("I8", (211,), bytes(range(211)))
+    first[VICTIM] = Tensor("I8", (victim_bytes,), np.random.default_rng(seed).bytes(victim_bytes))
     models = [first]
     for version in range(1, target + 1):
         touched = [name for name in first if name not in _UNTOUCHED]
         nothing = changes_nothing and version == bad
-        models.append(toolkit.step(models[-1], seed + version, density=0.05, only=() if nothing else touched))
+        models.append(toolkit.step(models[-1], seed + version, density=density, only=() if nothing else touched))
     story = Story(
         base=directory / "base",
         shared=directory / "shared",

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import toolkit
-from tests.host import Host, everything, expect_error, names_version
+from tests.host import Host, everything, expect_error
 from tests.toolkit import vime
 
 COMMANDS = ["pull", "status", "verify", "inspect"]
@@ -293,10 +292,3 @@ def test_a_durable_pull_says_so(host: Host) -> None:
     host.pulled("--durable")
     assert vime("status", "--local", host.local).document["durable"] is True
     host.expect_local(3)
-
-
-def test_names_in_messages_are_versions_as_published(host: Host) -> None:
-    """One look at an error tells which version directory to look at."""
-    shutil.rmtree(toolkit.version_path(host.shared, 2))
-    error = expect_error(host.pull(), 13, "lineage_gap")
-    assert names_version(error["message"], 2)

@@ -41,7 +41,20 @@ def _whole_model(local: Path) -> None:
     toolkit.write_checkpoint(local, toolkit.make_model(seed=9))
 
 
-OWN_FILES: list[Callable[[Path], None]] = [_readme, _weights, _subdirectory, _dotfile, _whole_model]
+def _other_model_and_notes(local: Path) -> None:
+    """Adopting allows to replace what has our names; the rest is still not ours to remove."""
+    files = {"config.json": b"{}", "generation_config.json": b"{}", "notes/plan.txt": b"mine"}
+    toolkit.write_checkpoint(local, toolkit.make_model(seed=9), shards=3, extra_files=files)
+
+
+OWN_FILES: list[Callable[[Path], None]] = [
+    _readme,
+    _weights,
+    _subdirectory,
+    _dotfile,
+    _whole_model,
+    _other_model_and_notes,
+]
 
 
 @pytest.mark.parametrize("put", OWN_FILES)

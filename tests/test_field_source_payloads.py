@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 from tests import toolkit
-from tests.source_story import VICTIM, Setting, Story, edit_frames, frame_of, in_settings, replace_frame, tell
+from tests.source_story import (
+    VICTIM,
+    Setting,
+    Story,
+    check_refusal,
+    edit_frames,
+    frame_of,
+    in_settings,
+    replace_frame,
+    tell,
+)
 
-# Found after decoding, before the tensor is written; malformed, as counts are, not a frame that fails to decode.
-POSITIONS_REFUSED = (11, "malformed")
+# Only decoding shows them, and a flipped bit (S18) makes them just as well as a bad publisher.
+POSITIONS_REFUSED = (12, "corrupt_payload")
 
 MakePayload = Callable[[Story], bytes]
 
@@ -204,6 +214,13 @@ def test_s18_a_flipped_bit_is_refused_and_heals_when_it_is_published_right(
 ) -> None:
     story = tell(tmp_path, setting, encoding=encoding, checksum=checksum)
     flip(story)
+    if flip is flip_in_the_digest and setting is Setting.MIDDLE:
+        # Only this version's own digest is wrong; a pass through it is proved by the target's.
+        refused = check_refusal(story.pull(story.bad), 12, identifiers)
+        assert refused.error["version"] == story.bad
+        story.check_local_at(story.start)
+        story.recover()
+        return
     story.refuse(12, identifiers, tensors=[VICTIM])
     story.mend_and_recover()
 
@@ -236,8 +253,10 @@ def test_s18_a_flipped_bit_in_the_largest_tensor(setting: Setting, tmp_path: Pat
     """The other end: the first tensor that is written, while others are in work beside it."""
     story = tell(tmp_path, setting)
     largest = max(story.models[0], key=lambda name: len(story.models[0][name].data))
-    for shard in story.directory.glob("*.safetensors"):
-        if largest in toolkit.split_shard(shard)[0]:
-            edit_frames(shard, {largest: (frame_of(shard, largest), "0" * 32)})
+    (shard,) = [path for path in story.directory.glob("*.safetensors") if largest in toolkit.split_shard(path)[0]]
+    old, new = (story.models[version][largest].data for version in (story.bad - 1, story.bad))
+    payload = bytearray(toolkit.encode_delta(old, new, story.encoding))
+    payload[-1] ^= 1
+    edit_frames(shard, {largest: (toolkit.compress(bytes(payload)), toolkit.digest(new))})
     story.refuse(12, "checksum_mismatch", tensors=[largest])
     story.mend_and_recover()

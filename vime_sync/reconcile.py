@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vime_sync.checkpoint import read_checkpoint
 from vime_sync.errors import (
     Damaged,
     LocalIOError,
@@ -22,7 +21,6 @@ from vime_sync.errors import (
     VersionMissing,
     name_some,
 )
-from vime_sync.format.problems import FormatError
 from vime_sync.local.journal import Side
 from vime_sync.local.layout import read_layout, touched_files
 from vime_sync.local.lock import hold
@@ -36,7 +34,7 @@ from vime_sync.materialize.inplace import apply_pass, prepare_apply
 from vime_sync.materialize.install import install, install_repaired
 from vime_sync.materialize.rebuild import Chain
 from vime_sync.materialize.verify import hash_files, with_findings
-from vime_sync.model import DeltaVersion, DigestTable, LocalState, VersionKind, lineage_entry
+from vime_sync.model import DeltaVersion, DigestTable, LocalState, lineage_entry
 from vime_sync.plan import Plan, PlannedPass, Result, make_plan
 from vime_sync.recover import recover
 from vime_sync.sources import Sources, open_chain
@@ -97,11 +95,12 @@ def reconcile(context: Context, request: Request) -> Report:
         if request.dry_run:
             local = _load(context.paths)
             report.plan = _make_plan(context, request, sources, local)
+            _check_first(sources, report.plan)
             report.result = Result.PLANNED
             _fill(report, local, report.plan)
         else:
             if not context.paths.owner.exists():
-                _make_plan(context, request, sources, _load(context.paths))  # refuse before anything is written
+                _check_first(sources, _make_plan(context, request, sources, _load(context.paths)))
             mark(context.paths)
             with hold(context.paths, wait_s=request.wait_s, check_stop=context.stop.check):
                 check_ownership(context.paths, adopt=request.adopt)
@@ -145,6 +144,12 @@ def _make_plan(context: Context, request: Request, sources: Sources, local: Loca
     state = local.state if local is not None else None
     view = survey(request.share, request.version, state, request.base is not None, reference)
     return make_plan(view)
+
+
+def _check_first(sources: Sources, plan: Plan) -> None:
+    """What can be refused before anything is written to LOCAL, its mark included."""
+    if any(planned.anchor == 0 for planned in plan.passes):
+        sources.base()
 
 
 def _fill(report: Report, local: Local | None, plan: Plan) -> None:
@@ -242,27 +247,26 @@ class _Pass:
             chain = open_chain(anchor, deltas, files)
             built = build_aside(self.context, chain)
             lineage = (lineage_entry(anchor), *(lineage_entry(delta) for delta in deltas))
-            ours = self._ours(local)
+            replaceable, removable = self._ours(local)
             share, base = self._text(self.request.share), self._text(self.request.base)
-            state = install(self.context, built, lineage, local.state if local else None, ours, share, base)
+            origin = local.state if local is not None else None
+            state = install(self.context, built, lineage, origin, replaceable, removable, share, base)
         self.report.tensors_changed = len(built.table.tensors)
         self._warn_of_others(set(built.table.files), anchor.skipped)
         return Local(state, built.table)
 
-    def _ours(self, local: Local | None) -> set[str]:
-        """The files that may be replaced: those we wrote; in a directory taken over, its checkpoint."""
-        if local is not None:
-            return set(local.table.files)
-        reading = read_state(self.paths)
-        if not (self.request.adopt or reading.present):
-            return set()
-        try:
-            found = read_checkpoint(self.paths.root, 0, VersionKind.BASE)
-        except (FormatError, OSError):
-            found = None
-        if found is None:
-            return {path.name for path in self.paths.root.glob("*.safetensors*")}
-        return {*found.shards, *found.auxiliary}
+    def _ours(self, local: Local | None) -> tuple[set[str], set[str]]:
+        """The files that may be replaced by name, and those that may be removed (promise 5).
+
+        Ours both ways are those we wrote, and in the peers' directory their checkpoint. What the operator handed over
+        may be replaced; it is not removed.
+        """
+        ours = set(local.table.files) if local is not None else set()
+        if local is None and read_state(self.paths).present:
+            ours = {path.name for path in self.paths.root.glob("*.safetensors*")}
+        if self.request.adopt or (local is None and ours):
+            return {*ours, *foreign_files(self.paths, ours)}, ours
+        return ours, ours
 
     def _warn_of_others(self, ours: set[str], skipped: tuple[str, ...]) -> None:
         others = foreign_files(self.paths, ours)

@@ -222,9 +222,9 @@ def _check_positions(positions: Positions, last: int, tensor_size: int) -> int:
     if not len(positions):
         return last
     if int(positions[0]) <= last or bool(np.any(positions[1:] <= positions[:-1])):
-        raise FormatError("overwrite positions are not ascending, or one is repeated")
+        raise PayloadError("overwrite positions are not ascending, or one is repeated")
     if int(positions[-1]) >= tensor_size:
-        raise FormatError(f"overwrite position {int(positions[-1])} is outside its tensor of {tensor_size} bytes")
+        raise PayloadError(f"overwrite position {int(positions[-1])} is outside its tensor of {tensor_size} bytes")
     return int(positions[-1])
 
 

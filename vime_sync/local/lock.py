@@ -68,7 +68,7 @@ def _try(paths: LocalPaths) -> IO[bytes] | None:
         same = False
     if not same:
         file.close()
-        return None
+        return _try(paths)
     return file
 
 

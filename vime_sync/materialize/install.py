@@ -27,16 +27,18 @@ def install(
     built: Built,
     lineage: Lineage,
     origin: LocalState | None,
-    ours: set[str],
+    replaceable: set[str],
+    removable: set[str],
     share: str | None,
     base: str | None,
 ) -> LocalState:
-    """Commit what `build_aside` built as LOCAL's only version. `ours` are the files there that we may replace.
+    """Commit what `build_aside` built as LOCAL's version.
 
+    `replaceable` are files there that may be overwritten by name, `removable` those that we wrote and may remove.
     Raises NotOurs before anything changes when a file of the user's is in the way.
     """
     paths = context.paths
-    check_collisions(paths, sorted(built.moves), ours)
+    check_collisions(paths, sorted(built.moves), replaceable)
     _check_folders(paths, built.moves)
     stats = {name: fsio.stat(paths.aside / place) for name, place in built.moves.items()}
     if context.durable:
@@ -57,7 +59,7 @@ def install(
         anchor_table_name=anchor_name,
         repairs=origin.repairs if origin is not None else 0,
     )
-    remove = tuple(sorted(name for name in ours - built.moves.keys() if paths.file(name).exists()))
+    remove = tuple(sorted(name for name in removable - built.moves.keys() if paths.file(name).exists()))
     intent = ReplaceIntent(state, built.moves, remove)
     intents.begin(paths, intent)
     return finish_install(context, intent)
