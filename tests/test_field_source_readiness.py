@@ -98,7 +98,13 @@ def cut_to_nothing(content: bytes) -> bytes:
     return b""
 
 
+def preallocated(content: bytes) -> bytes:
+    """As long as it will be, and nothing written yet."""
+    return bytes(len(content))
+
+
 CUTS = [
+    preallocated,
     cut_last_byte,
     cut_in_the_data,
     cut_after_the_header,

@@ -10,7 +10,7 @@ from vime_sync.errors import Malformed, SyncError, UsageError
 from vime_sync.format.index import version_of_directory
 from vime_sync.format.problems import FormatError
 from vime_sync.model import Checkpoint, DeltaVersion, VersionKind
-from vime_sync.sources import resolve_snapshot
+from vime_sync.reconcile.sources import resolve_snapshot
 from vime_sync.stream.catalog import Catalog, read_version
 
 _SCHEMA = "vime-sync/inspect/1"

@@ -186,9 +186,13 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class DigestTable:
-    """xxh3-128 of every tensor of a checkpoint at one version, and of what surrounds them. Immutable."""
+    """xxh3-128 of every tensor of a checkpoint at one version, and of what surrounds them. Immutable.
+
+    `anchor_identity` says which base or full version the lineage began with.
+    """
 
     version: int
+    anchor_identity: str
     tensors: Mapping[str, str]
     files: Mapping[str, FileDigest]
 
@@ -205,7 +209,6 @@ class LocalState:
     version: int
     lineage: Lineage
     table_name: str
-    table_digest: str
     stats: Mapping[str, FileStat]
     boot_id: str
     durable: bool
@@ -220,6 +223,11 @@ def lineage_entry(source: Published) -> LineageEntry:
     """How a published version is remembered once the local bytes were built from it."""
     kind = VersionKind.DELTA if isinstance(source, DeltaVersion) else source.kind
     return LineageEntry(source.version, kind, source.identity, source.fingerprint)
+
+
+def structure_of(identity: str) -> str:
+    """The part of a full version's identity that is its index and headers; the rest is its files' stats."""
+    return identity.partition("-")[0]
 
 
 def version_label(version: int) -> str:

@@ -5,19 +5,20 @@ Rules, in this order:
    one stream (V10), an explicit lower target is a rollback (V1).
 2. A published version of our lineage with another identity means another stream: start from an anchor (V2, V3, V9).
 3. From the local version the deltas above it lead up; a full version on the way is the nearer start (V4).
-4. Else from the newest full version at or below the target, else from the base, with the deltas above it.
-5. A version missing in between is a gap (V5); one that is there but cannot be used says why itself.
+4. A rollback takes the last pass back by what it kept, and xor deltas back by applying them again.
+5. Else from the newest full version at or below the target, else from the base, with the deltas above it.
+6. A version missing in between is a gap (V5); one that is there but cannot be used says why itself.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vime_sync.errors import LineageGap, ShareUnreachable, SyncError, UsageError, VersionMissing
-from vime_sync.model import Checkpoint, LocalState, Published
+from vime_sync.model import Checkpoint, DeltaVersion, Encoding, LineageEntry, LocalState, Published
 
 # A pass reads and writes each tensor once; more deltas than this per pass would cost a decoder each.
 MAX_DELTAS_IN_PLACE = 12
@@ -36,7 +37,11 @@ class Result(str, enum.Enum):
 
 @dataclass(frozen=True)
 class View:
-    """What a plan is made from. `same` says of published versions of our lineage whether they still are those."""
+    """What a plan is made from. `same` says of published versions of our lineage whether they still are those.
+
+    `kept_from` is the version that the last pass can be taken back to by what it kept on this host; `refreshed` are
+    entries of our lineage whose files' stats changed although they are the same.
+    """
 
     share: Path | None
     wanted: int | None
@@ -45,18 +50,21 @@ class View:
     versions: tuple[int, ...]
     entries: Mapping[int, Published | SyncError]
     same: Mapping[int, bool]
+    kept_from: int | None = None
+    refreshed: tuple[LineageEntry, ...] = ()
 
 
 @dataclass(frozen=True)
 class PlannedPass:
-    """One committed pass: from the local bytes (anchor None), or from a full version or the base (0)."""
+    """One committed pass: from the local bytes (anchor None), or from a full version or the base (0).
+
+    `back_to` is the version a rollback pass ends at: `deltas` are then taken back, newest first; without any it is
+    the last pass that is taken back by what it kept.
+    """
 
     anchor: int | None
     deltas: tuple[int, ...]
-
-    @property
-    def version(self) -> int:
-        return self.deltas[-1] if self.deltas else self.anchor or 0
+    back_to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Plan:
     new_stream: bool = False
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    refreshed: tuple[LineageEntry, ...] = ()
 
 
 def is_new_stream(view: View) -> bool:
@@ -83,16 +92,26 @@ def is_new_stream(view: View) -> bool:
 
 def make_plan(view: View) -> Plan:
     """Raises the SyncError that says why no way leads to the target."""
-    new_stream = view.wanted != 0 and is_new_stream(view)
+    plan = _make_plan(view)
+    return replace(plan, refreshed=() if plan.new_stream else view.refreshed)
+
+
+def _make_plan(view: View) -> Plan:
+    new_stream = is_new_stream(view)
     target, warnings = _target(view, new_stream)
     local = view.local
     if local is not None and not new_stream and target == local.version:
         result = Result.UPDATED if local.damaged else Result.ALREADY_CURRENT
         passes = (PlannedPass(None, ()),) if local.damaged else ()
         return Plan(result, target, passes, repairs=local.damaged, warnings=warnings)
+    rolled_back = local is not None and not new_stream and target < local.version
+    if rolled_back:
+        back = _way_back(view, target)
+        if back is not None:
+            assert local is not None
+            return Plan(Result.ROLLED_BACK, target, back, repairs=local.damaged, warnings=warnings)
     start = local.version if local is not None and not new_stream and local.version < target else None
     anchor, deltas = _way(view, target, start)
-    rolled_back = local is not None and not new_stream and target < local.version
     return Plan(
         Result.ROLLED_BACK if rolled_back else Result.UPDATED,
         target,
@@ -112,7 +131,7 @@ def _target(view: View, new_stream: bool) -> tuple[int, tuple[str, ...]]:
             f"{view.share} shows no version at all while version {local.version} is here: it looks unmounted"
         )
     if view.wanted is not None:
-        if view.wanted not in view.versions:
+        if view.wanted not in view.versions and (local is None or new_stream or not _is_ours(local, view.wanted)):
             newest = f"the newest there is {view.versions[-1]}" if view.versions else "there is none yet"
             raise VersionMissing(f"version {view.wanted} is not in {view.share}; {newest}", version=view.wanted)
         return view.wanted, ()
@@ -138,6 +157,11 @@ def _target(view: View, new_stream: bool) -> tuple[int, tuple[str, ...]]:
     return version, tuple(warnings)
 
 
+def _is_ours(local: LocalState, version: int) -> bool:
+    """A version that the local bytes went through can be reached by going back, published still or not."""
+    return any(entry.version == version for entry in local.lineage)
+
+
 def _raise_nothing_ready(view: View) -> None:
     for version in reversed(view.versions):
         entry = view.entries[version]
@@ -161,6 +185,8 @@ def _way(view: View, target: int, start: int | None) -> tuple[int | None, tuple[
                     hint="Give --base the checkpoint that the trainer and the engines started from.",
                 )
             return 0, tuple(reversed(deltas))
+        if version not in view.versions and version == target:
+            raise VersionMissing(f"version {target} is not in {view.share} any more", version=target)
         if version not in view.versions:
             raise LineageGap(
                 f"version {version} is missing in {view.share}, and no full version lies between it and {target}",
@@ -174,6 +200,33 @@ def _way(view: View, target: int, start: int | None) -> tuple[int | None, tuple[
         deltas.append(version)
         version -= 1
     return None, tuple(reversed(deltas))
+
+
+def _way_back(view: View, target: int) -> tuple[PlannedPass, ...] | None:
+    """Down from the local version without an anchor, or None: kept values first, then xor deltas of our lineage.
+
+    Every version of the lineage that is gone back over, or proves the bytes below, must still be what it was.
+    """
+    assert view.local is not None
+    version = view.local.version
+    passes = []
+    if view.kept_from is not None:
+        version = max(target, view.kept_from)
+        passes.append(PlannedPass(None, (), version))
+    if version == target:
+        return tuple(passes)
+    # What is not visible cannot prove the digests below; the anchor proves itself by its own table.
+    deltas = [entry.version for entry in view.local.lineage[1:]]
+    if target < view.local.lineage[0].version or not all(view.same.get(delta) for delta in deltas if delta <= version):
+        return None
+    backward = [delta for delta in reversed(deltas) if target < delta <= version]
+    entries = [view.entries.get(delta) for delta in backward]
+    if not all(isinstance(entry, DeltaVersion) and entry.encoding is Encoding.XOR for entry in entries):
+        return None
+    for begin in range(0, len(backward), MAX_DELTAS_IN_PLACE):
+        taken = tuple(backward[begin : begin + MAX_DELTAS_IN_PLACE])
+        passes.append(PlannedPass(None, taken, taken[-1] - 1))
+    return tuple(passes)
 
 
 def _passes(anchor: int | None, deltas: tuple[int, ...]) -> tuple[PlannedPass, ...]:

@@ -10,31 +10,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vime_sync import fsio
 from vime_sync.local.journal import BLOCK_BYTES
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import (
-    boot_id,
     lineage_from_document,
     lineage_to_document,
     state_from_document,
     state_to_document,
 )
-from vime_sync.model import ChecksumFormat, Encoding, Lineage, LocalState, Span
+from vime_sync.model import ChecksumFormat, Encoding, Lineage, LocalState, Span, structure_of
 
 _APPLY_SCHEMA = "vime-sync/apply-intent/1"
 _REPLACE_SCHEMA = "vime-sync/replace-intent/1"
+_KEPT_INTENT = "intent.json"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One delta of a pass."""
+    """One delta of a pass; `backward` takes its version back instead of bringing it."""
 
     version: int
     encoding: Encoding
     checksum: ChecksumFormat
+    backward: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,35 +56,41 @@ class StagedPayload:
 
 @dataclass(frozen=True)
 class TensorWork:
-    """One tensor of a pass. `old_digest` is ours (xxh3-128); without payloads it only has to be proven or rebuilt."""
+    """One tensor of a pass: `old_digest` (xxh3-128) proves the bytes before, `digest` in `checksum` those after.
+
+    Without payloads it only has to be proven, or rebuilt from an anchor.
+    """
 
     name: str
     span: Span
     old_digest: str
+    checksum: ChecksumFormat
+    digest: str
     payloads: tuple[StagedPayload, ...]
 
 
 @dataclass(frozen=True)
 class ApplyIntent:
-    """An in-place pass from `origin` to `lineage`'s last version; `work` is in the order of the journal's numbers."""
+    """An in-place pass from `origin` to `lineage`'s last version; `work` is in the order of the journal's numbers.
+
+    `origin_proven` is False where the bytes before were no whole version: going back then commits nothing.
+    `forward_only` is True where a full version is written over the old one: there is no going back. `prestaged` is
+    True where all payloads were staged before the intent: the kept ones of the pass that is taken back.
+    """
 
     origin: LocalState
     lineage: Lineage
     steps: tuple[Step, ...]
     work: tuple[TensorWork, ...]
     boot_id: str
+    origin_proven: bool = True
+    forward_only: bool = False
+    prestaged: bool = False
     block_bytes: int = BLOCK_BYTES
 
     @property
     def version(self) -> int:
         return self.lineage[-1].version
-
-    def wanted(self, work: TensorWork) -> tuple[ChecksumFormat, str]:
-        """The digest that proves the tensor's new bytes: the publisher's, or ours where no delta touches it."""
-        if not work.payloads:
-            return ChecksumFormat.XXH3_128, work.old_digest
-        last = work.payloads[-1]
-        return self.steps[last.step].checksum, last.digest
 
 
 @dataclass(frozen=True)
@@ -100,12 +108,6 @@ class ReplaceIntent:
 Intent = ApplyIntent | ReplaceIntent
 
 
-def new_apply_intent(
-    origin: LocalState, lineage: Lineage, steps: tuple[Step, ...], work: tuple[TensorWork, ...]
-) -> ApplyIntent:
-    return ApplyIntent(origin, lineage, steps, work, boot_id())
-
-
 def begin(paths: LocalPaths, intent: Intent) -> None:
     """From here on the bytes may be between two versions. Durable when this returns."""
     fsio.write_atomic(paths.intent, json.dumps(_to_document(intent)).encode(), durable=True)
@@ -121,16 +123,47 @@ def end(paths: LocalPaths) -> None:
     fsio.remove_tree(paths.staged)
 
 
+def end_and_keep(paths: LocalPaths) -> None:
+    """As `end`, but what was staged is kept: with it the pass can be taken back from local bytes alone (V1)."""
+    fsio.remove_tree(paths.kept)
+    fsio.rename(paths.staged, paths.kept)
+    fsio.rename(paths.intent, paths.kept / _KEPT_INTENT)
+    fsio.sync_directory(paths.sync)
+    fsio.unlink(paths.journal)
+
+
+def read_kept(paths: LocalPaths, state: LocalState) -> ApplyIntent | None:
+    """The intent of the last forward pass, where it led to `state` and all it staged is kept."""
+    try:
+        intent = _read(paths.kept / _KEPT_INTENT)
+    except ValueError:
+        return None
+    if not isinstance(intent, ApplyIntent) or not _same_lineage(intent.lineage, state.lineage):
+        return None
+    return intent if intent.steps and not any(step.backward for step in intent.steps) else None
+
+
+def _same_lineage(one: Lineage, other: Lineage) -> bool:
+    """Stats of published files may have been refreshed since; what they are has not."""
+    return [(entry.version, structure_of(entry.identity)) for entry in one] == [
+        (entry.version, structure_of(entry.identity)) for entry in other
+    ]
+
+
 def read_intent(paths: LocalPaths) -> Intent | None:
     """The intent on disk, or None if there is none. Raises ValueError for one that is not ours to read."""
+    return _read(paths.intent)
+
+
+def _read(path: Path) -> Intent | None:
     try:
-        raw = paths.intent.read_bytes()
-    except FileNotFoundError:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         return _from_document(json.loads(raw))
     except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"{paths.intent}: {problem!r}") from None
+        raise ValueError(f"{path}: {problem!r}") from None
 
 
 def _to_document(intent: Intent) -> dict[str, Any]:
@@ -147,12 +180,14 @@ def _to_document(intent: Intent) -> dict[str, Any]:
         "origin_version": intent.origin.version,
         "origin": state_to_document(intent.origin),
         "lineage": lineage_to_document(intent.lineage),
-        "steps": [[step.version, step.encoding.value, step.checksum.value] for step in intent.steps],
+        "steps": [[step.version, step.encoding.value, step.checksum.value, step.backward] for step in intent.steps],
         "work": [
             [
                 work.name,
                 [work.span.file, work.span.offset, work.span.size_bytes],
                 work.old_digest,
+                work.checksum.value,
+                work.digest,
                 [
                     [
                         payload.step,
@@ -168,6 +203,9 @@ def _to_document(intent: Intent) -> dict[str, Any]:
             for work in intent.work
         ],
         "boot_id": intent.boot_id,
+        "origin_proven": intent.origin_proven,
+        "forward_only": intent.forward_only,
+        "prestaged": intent.prestaged,
         "block_bytes": intent.block_bytes,
     }
 
@@ -182,13 +220,18 @@ def _from_document(document: dict[str, Any]) -> Intent:
         origin=state_from_document(document["origin"], document["origin_version"]),
         lineage=lineage_from_document(document["lineage"]),
         steps=tuple(
-            Step(int(version), Encoding(encoding), ChecksumFormat(checksum))
-            for version, encoding, checksum in document["steps"]
+            Step(int(version), Encoding(encoding), ChecksumFormat(checksum), bool(backward))
+            for version, encoding, checksum, backward in document["steps"]
         ),
         work=tuple(
-            TensorWork(name, Span(*span), old_digest, tuple(StagedPayload(*payload) for payload in payloads))
-            for name, span, old_digest, payloads in document["work"]
+            TensorWork(
+                name, Span(*span), old, ChecksumFormat(checksum), digest, tuple(StagedPayload(*item) for item in payloads)
+            )
+            for name, span, old, checksum, digest, payloads in document["work"]
         ),
         boot_id=str(document["boot_id"]),
+        origin_proven=bool(document["origin_proven"]),
+        forward_only=bool(document["forward_only"]),
+        prestaged=bool(document["prestaged"]),
         block_bytes=int(document["block_bytes"]),
     )

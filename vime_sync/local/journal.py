@@ -72,6 +72,12 @@ class Journal:
         self._append(_LOST, tensor, 0, 0, 0)
         self._lost.add(tensor)
 
+    def distrust(self, tensor: int) -> None:
+        """Nothing recorded of the tensor counts any more; in memory only."""
+        self._sides.pop(tensor, None)
+        self._doubts.pop(tensor, None)
+        self._lost.add(tensor)
+
     def record_found(self, tensor: int, side: Side) -> None:
         """The whole tensor was proven to be on one side; in memory only: a next run proves it again."""
         self._lost.discard(tensor)

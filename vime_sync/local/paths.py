@@ -48,6 +48,11 @@ class LocalPaths:
         return self.sync / "staged"
 
     @property
+    def kept(self) -> Path:
+        """What the last in-place pass staged: enough to take it back."""
+        return self.sync / "kept"
+
+    @property
     def aside(self) -> Path:
         """New files of a seed or full version, built here and renamed out; same filesystem as the rest."""
         return self.sync / "aside"

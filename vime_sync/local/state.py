@@ -76,7 +76,6 @@ def state_to_document(state: LocalState) -> dict[str, Any]:
         "version": state.version,
         "lineage": lineage_to_document(state.lineage),
         "table": state.table_name,
-        "table_digest": state.table_digest,
         "stats": stats_to_document(state.stats),
         "boot_id": state.boot_id,
         "durable": state.durable,
@@ -96,7 +95,6 @@ def state_from_document(document: dict[str, Any], version: int) -> LocalState:
         version=version,
         lineage=lineage_from_document(document["lineage"]),
         table_name=str(document["table"]),
-        table_digest=str(document["table_digest"]),
         stats=stats_from_document(document["stats"]),
         boot_id=str(document["boot_id"]),
         durable=bool(document["durable"]),
@@ -132,36 +130,47 @@ def stats_from_document(document: dict[str, list[int]]) -> dict[str, FileStat]:
     return {name: FileStat(*map(int, figures)) for name, figures in document.items()}
 
 
-def write_table(paths: LocalPaths, table: DigestTable) -> tuple[str, str]:
-    """Write a digest table durably; returns its file name and digest for the state."""
+def write_table(paths: LocalPaths, table: DigestTable) -> str:
+    """Write a digest table durably; returns its file name, which carries the digest of its contents."""
     document = {
         "schema": "vime-sync/digests/1",
         "version": table.version,
+        "anchor_identity": table.anchor_identity,
         "files": {name: [file.size_bytes, file.digest, file.is_shard] for name, file in table.files.items()},
         "tensors": dict(table.tensors),
     }
     raw = json.dumps(document).encode()
-    digest = xxh3(raw)
-    name = f"{version_label(table.version)}-{digest[:16]}.json"
+    name = f"{version_label(table.version)}-{xxh3(raw)}.json"
     fsio.make_directory(paths.tables)
-    fsio.write_atomic(paths.tables / name, raw, durable=True)
-    return name, digest
+    if not (paths.tables / name).exists():
+        fsio.write_atomic(paths.tables / name, raw, durable=True)
+    return name
 
 
-def read_table(paths: LocalPaths, name: str, digest: str) -> DigestTable | None:
-    """The table that a state names, or None when it is not there or not the one."""
+def read_table(paths: LocalPaths, name: str) -> DigestTable | None:
+    """The table of that name, or None when it is not there or its contents are not what its name says."""
     try:
         raw = (paths.tables / name).read_bytes()
     except OSError:
         return None
-    if xxh3(raw) != digest:
+    if Path(name).stem.partition("-")[2] != xxh3(raw):
         return None
     document = json.loads(raw)
     files = {
         file: FileDigest(int(size_bytes), str(hexadecimal), bool(is_shard))
         for file, (size_bytes, hexadecimal, is_shard) in document["files"].items()
     }
-    return DigestTable(int(document["version"]), document["tensors"], files)
+    return DigestTable(int(document["version"]), str(document["anchor_identity"]), document["tensors"], files)
+
+
+def find_anchor_table(paths: LocalPaths, version: int, anchor_identity: str) -> DigestTable | None:
+    """The table of a base or full version that was seeded here before and still is the same, if it was kept."""
+    if paths.tables.is_dir():
+        for path in sorted(paths.tables.glob(f"{version_label(version)}-*.json")):
+            table = read_table(paths, path.name)
+            if table is not None and table.anchor_identity == anchor_identity:
+                return table
+    return None
 
 
 def drop_tables(paths: LocalPaths, keep: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from vime_sync import fsio
-from vime_sync.errors import ChecksumMismatch, Damaged, SyncError, name_some
+from vime_sync.errors import ChecksumMismatch, Damaged, SyncError
 from vime_sync.format.checksum import new_hasher
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.journal import Journal, Side, block_count
@@ -73,13 +73,15 @@ class ApplyJob:
         self.digests: dict[str, str] = {}
         self._open_chain = open_chain
         self._fresh = fresh
+        self._distrusted = False
         self._guard = threading.Lock()
         self._stack = ExitStack()
         self.rebuilt: set[int] = set()
 
     def __enter__(self) -> ApplyJob:
         paths = self.context.paths
-        self.staging = self._stack.enter_context(Staging(paths, self.intent.steps, fresh=self._fresh))
+        keep_staged = self.intent.prestaged or not self._fresh
+        self.staging = self._stack.enter_context(Staging(paths, self.intent.steps, fresh=not keep_staged))
         counts = [block_count(work.span.size_bytes) for work in self.intent.work]
         self.journal = Journal(paths.journal, counts, fresh=self._fresh)
         self._stack.callback(self.journal.close)
@@ -88,6 +90,12 @@ class ApplyJob:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def distrust(self) -> None:
+        """After a power loss neither the journal nor what is staged is believed: every tensor is looked at whole."""
+        self._distrusted = True
+        for number in range(len(self.intent.work)):
+            self.journal.distrust(number)
 
     # ---- forward
 
@@ -101,7 +109,11 @@ class ApplyJob:
 
     def _stage_one(self, number: int, check: Callable[[], None]) -> None:
         work = self.intent.work[number]
-        if not work.payloads or (not self._fresh and self.journal.begun(number)):
+        if not work.payloads or self.intent.prestaged:
+            return
+        if self._distrusted and self.feed is None:
+            return  # what is staged is tried as it is: digests decide
+        if not self._distrusted and not self._fresh and self.journal.begun(number):
             return  # begun means that it was staged whole before
         if self.feed is None:
             raise Damaged(
@@ -117,50 +129,42 @@ class ApplyJob:
 
     def _forward_one(self, number: int, buffers: Buffers, check: Callable[[], None]) -> None:
         work = self.intent.work[number]
-        checksum, wanted = self.intent.wanted(work)
-        if self.journal.is_lost(number):
-            found = self._found_after_kill(number, buffers, check)
-        elif not self._fresh and self.journal.begun(number) and self._found_after_kill(number, buffers, check):
-            found = True
-        else:
-            found = self._transform_one(number, buffers, check, checksum, wanted)
+        found = not self._fresh and self.journal.begun(number) and self._found_after_kill(number, buffers, check)
+        if not found and not self.journal.is_lost(number):
+            found = self._transform_one(number, buffers, check)
         if not found:
             with self._guard:
                 self.rotten.add(number)
         self.context.tally.advance("apply", work.span.size_bytes)
 
-    def _transform_one(
-        self, number: int, buffers: Buffers, check: Callable[[], None], checksum: ChecksumFormat, wanted: str
-    ) -> bool:
+    def _transform_one(self, number: int, buffers: Buffers, check: Callable[[], None]) -> bool:
         """True when the new bytes are proven, False when the old ones were rotten."""
         work = self.intent.work[number]
         file = self.files.get(work.span.file)
         if not work.payloads:
             digest = span_digest(file, work.span, buffers, check)
             self.context.tally.add(read=work.span.size_bytes)
-            if digest == wanted:
+            if digest == work.digest:
                 self._note(number, digest)
-            return digest == wanted
-        digests = self._transform(number, file, buffers, check, checksum)
-        if digests.published == wanted:
+            return digest == work.digest
+        digests = self._transform(number, file, buffers, check)
+        if digests.published == work.digest:
             self._note(number, digests.new)
             return True
         if digests.old != work.old_digest:
             return False
         raise ChecksumMismatch(
-            f"version {self.intent.version}: tensor {work.name!r} comes to the {checksum.value} digest "
-            f"{digests.published}, expected {wanted}; the bytes before were right",
+            f"version {self.intent.version}: tensor {work.name!r} comes to the {work.checksum.value} digest "
+            f"{digests.published}, expected {work.digest}; the bytes before were right",
             version=self.intent.version,
             tensors=(work.name,),
         )
 
-    def _transform(
-        self, number: int, file: fsio.File, buffers: Buffers, check: Callable[[], None], checksum: ChecksumFormat
-    ) -> Digests:
+    def _transform(self, number: int, file: fsio.File, buffers: Buffers, check: Callable[[], None]) -> Digests:
         work = self.intent.work[number]
         steps = self.staging.open_steps(work, buffers.scratch)
         digests = transform(
-            file, work.span, steps, checksum, buffers, check, journal=self.journal, tensor=number, want=Side.NEW
+            file, work.span, steps, work.checksum, buffers, check, journal=self.journal, tensor=number, want=Side.NEW
         )
         self.context.tally.add(read=work.span.size_bytes, written=digests.written_bytes)
         return digests
@@ -172,21 +176,20 @@ class ApplyJob:
     def _found_after_kill(self, number: int, buffers: Buffers, check: Callable[[], None]) -> bool:
         """Whether a tensor that was begun turns out to be done; also learns when it is untouched after all."""
         work = self.intent.work[number]
-        checksum, wanted = self.intent.wanted(work)
         file = self.files.get(work.span.file)
         ours = span_digest(file, work.span, buffers, check)
         if ours == work.old_digest and work.payloads:
             self.journal.record_found(number, Side.OLD)
             return False
         published = ours
-        if checksum is not ChecksumFormat.XXH3_128:
-            hasher = new_hasher(checksum)
+        if work.checksum is not ChecksumFormat.XXH3_128:
+            hasher = new_hasher(work.checksum)
             for start in range(0, work.span.size_bytes, len(buffers.current)):
                 block = buffers.current[: min(len(buffers.current), work.span.size_bytes - start)]
                 file.read_into(block.data, work.span.offset + start)
                 hasher.update(block.data)
             published = hasher.hexdigest()
-        if published != wanted:
+        if published != work.digest:
             return False
         self.journal.record_found(number, Side.NEW)
         self._note(number, ours)
@@ -202,15 +205,14 @@ class ApplyJob:
 
     def _rebuild_one(self, chain: Chain, number: int, buffers: Buffers, check: Callable[[], None]) -> None:
         work = self.intent.work[number]
-        _, wanted = self.intent.wanted(work)
         self.journal.record_lost(number)
-        digests = rebuild(chain, work.name, self.files.get(work.span.file), work.span.offset, buffers, check)
+        file = self.files.get(work.span.file)
+        digests = rebuild(chain, work.name, file, work.span.offset, buffers, check, checksum=work.checksum)
         self.context.tally.add(read=work.span.size_bytes, written=work.span.size_bytes)
-        found = digests.published if work.payloads else digests.new
-        if found != wanted:
+        if digests.published != work.digest:
             raise Damaged(
                 f"version {self.intent.version}: tensor {work.name!r} was rotten here; rebuilt from "
-                f"{chain.anchor.directory} it comes to {found}, expected {wanted}",
+                f"{chain.anchor.directory} it comes to {digests.published}, expected {work.digest}",
                 version=self.intent.version,
                 tensors=(work.name,),
             )
@@ -281,7 +283,7 @@ def committed_forward(job: ApplyJob, table: DigestTable) -> tuple[LocalState, Di
         damaged=tuple(name for name in origin.damaged if name not in job.digests),
         repairs=origin.repairs + (1 if job.rebuilt else 0),
     )
-    return state, DigestTable(intent.version, {**table.tensors, **job.digests}, table.files)
+    return state, DigestTable(intent.version, table.anchor_identity, {**table.tensors, **job.digests}, table.files)
 
 
 def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
@@ -293,7 +295,3 @@ def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
         stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
         damaged=tuple(sorted({*origin.damaged, *wrong})),
     )
-
-
-def describe_wrong(wrong: frozenset[str]) -> str:
-    return f"; found rotten here and marked: {name_some(wrong)}" if wrong else ""

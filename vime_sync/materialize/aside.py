@@ -210,8 +210,8 @@ class _Job:
         moves = {shard.source.name: shard.name for shard in self._shards}
         moves.update((source.name, name) for source, name in self._auxiliary)
         return Built(
-            DigestTable(self._chain.anchor.version, anchor, self._files),
-            DigestTable(self._version, target, self._files),
+            DigestTable(self._chain.anchor.version, self._chain.anchor.identity, anchor, self._files),
+            DigestTable(self._version, self._chain.anchor.identity, target, self._files),
             moves,
         )
 

@@ -18,16 +18,21 @@ from vime_sync.materialize.context import Context
 from vime_sync.model import DigestTable, FileStat, LocalState
 
 
-def commit(context: Context, state: LocalState, table: DigestTable | None) -> LocalState:
-    """Make `state` the truth, with a new digest table where given; ends the intent. Returns it as written."""
+def commit(context: Context, state: LocalState, table: DigestTable | None, *, keep: bool = False) -> LocalState:
+    """Make `state` the truth, with a new digest table where given; ends the intent. Returns it as written.
+
+    With `keep` what was staged stays, so that the pass can be taken back.
+    """
     if table is not None:
-        name, digest = write_table(context.paths, table)
-        state = replace(state, table_name=name, table_digest=digest)
+        state = replace(state, table_name=write_table(context.paths, table))
     if context.durable:
         _sync_files(context.paths, state)
     state = replace(state, boot_id=boot_id(), durable=context.durable)
     write_state(context.paths, state)
-    intents.end(context.paths)
+    if keep:
+        intents.end_and_keep(context.paths)
+    else:
+        intents.end(context.paths)
     return state
 
 

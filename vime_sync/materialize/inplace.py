@@ -10,6 +10,7 @@ from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, Step
 from vime_sync.local.journal import Side
 from vime_sync.local.ownership import replace_links
+from vime_sync.local.state import boot_id
 from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain, committed_back, committed_forward
 from vime_sync.materialize.commit import commit
 from vime_sync.materialize.context import Buffers, Context
@@ -40,7 +41,7 @@ def prepare_apply(
     lineage = origin.lineage + tuple(lineage_entry(delta) for delta in deltas)
     steps = tuple(Step(delta.version, delta.encoding, delta.checksum) for delta in deltas)
     work = lay_out(spans, table.tensors, deltas, content_sizes, repairs)
-    intent = intents.new_apply_intent(origin, lineage, steps, work)
+    intent = ApplyIntent(origin, lineage, steps, work, boot_id())
     needed, free = staging_bytes(intent) + _SPARE_BYTES, fsio.free_bytes(context.paths.sync)
     if needed > free:
         raise LocalIOError(
@@ -52,35 +53,34 @@ def prepare_apply(
 
 
 def apply_pass(
-    context: Context,
-    intent: ApplyIntent,
-    table: DigestTable,
-    deltas: Sequence[DeltaVersion],
-    files: SourceFiles,
-    repairs: frozenset[str],
-    open_chain: OpenChain,
+    context: Context, intent: ApplyIntent, table: DigestTable, feed: Feed | None, repairs: frozenset[str], chain: OpenChain
 ) -> tuple[LocalState, int]:
     """Apply and commit; returns the new state and how many tensors were repaired.
 
-    Whatever fails, the old version is whole and committed again before the error leaves (but for a signal, and for
-    a disk that does not let us: then the intent stays, and the next run heals).
+    `repairs` are tensors known to be wrong here, to be rebuilt and not transformed. Whatever fails, the old version is
+    whole and committed again before the error leaves (but for a signal, and for a disk that does not let us: then the
+    intent stays, and the next run heals).
     """
     replace_links(context.paths, sorted({work.span.file for work in intent.work}))
     intents.begin(context.paths, intent)
-    with ApplyJob(context, intent, Feed(deltas, files), open_chain, fresh=True) as job:
+    with ApplyJob(context, intent, feed, chain, fresh=True) as job:
         job.rotten = {number for number, work in enumerate(intent.work) if work.name in repairs}
         return finish(job, table)
 
 
 def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
     """Forward and commit, or back and raise."""
+    intent = job.intent
     try:
         job.forward()
         state, new_table = committed_forward(job, table)
-        return commit(job.context, state, new_table), len(job.rebuilt)
+        keep = intent.origin_proven and not intent.prestaged and not any(step.backward for step in intent.steps)
+        return commit(job.context, state, new_table, keep=keep and bool(intent.steps)), len(job.rebuilt)
     except Interrupted:
         raise
     except Exception as failure:
+        if intent.forward_only:
+            raise  # the bytes that were replaced are nowhere any more: the intent stays, the next run goes on
         problem = undo(job, failure)
         raise problem from (failure if problem is not failure else None)
 
@@ -89,12 +89,21 @@ def undo(job: ApplyJob, failure: Exception) -> Exception:
     """Make the old version whole again, find out whose fault it was, commit; returns the error to raise."""
     wrong = job.back()
     problem: Exception = failure
-    if isinstance(failure, ChecksumMismatch) and failure.tensors:
+    backward = any(step.backward for step in job.intent.steps)
+    if isinstance(failure, ChecksumMismatch) and failure.tensors and not backward:
         problem = _diagnose(job, failure)
-    commit(job.context, committed_back(job, wrong), None)
+    commit_back(job, wrong)
     if wrong and isinstance(problem, SyncError):
         problem.message += f"; {len(wrong)} tensors were found rotten here and are marked for repair"
     return problem
+
+
+def commit_back(job: ApplyJob, wrong: frozenset[str]) -> None:
+    """The origin is the truth again; where it was no whole version, nothing is."""
+    if job.intent.origin_proven:
+        commit(job.context, committed_back(job, wrong), None)
+    else:
+        intents.end(job.context.paths)
 
 
 def _diagnose(job: ApplyJob, failure: ChecksumMismatch) -> SyncError:

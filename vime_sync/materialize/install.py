@@ -44,19 +44,16 @@ def install(
     if context.durable:
         for place in built.moves.values():
             fsio.sync_file(paths.aside / place)
-    table_name, table_digest = write_table(paths, built.table)
-    anchor_name, _ = write_table(paths, built.anchor_table)
     state = LocalState(
         version=built.table.version,
         lineage=lineage,
-        table_name=table_name,
-        table_digest=table_digest,
+        table_name=write_table(paths, built.table),
         stats=stats,
         boot_id=boot_id(),
         durable=context.durable,
         share=share,
         base=base,
-        anchor_table_name=anchor_name,
+        anchor_table_name=write_table(paths, built.anchor_table),
         repairs=origin.repairs if origin is not None else 0,
     )
     remove = tuple(sorted(name for name in removable - built.moves.keys() if paths.file(name).exists()))
@@ -81,9 +78,7 @@ def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
 def install_repaired(context: Context, built: Built, state: LocalState) -> LocalState:
     """Put rebuilt files of the committed version in place. Each is proven, so no intent is needed."""
     paths = context.paths
-    _check_folders(paths, built.moves)
-    stats = {name: fsio.stat(paths.aside / place) for name, place in built.moves.items()}
-    _move(paths, built.moves, stats)
+    place(paths, built)
     mended = {*built.moves, *built.table.tensors}
     state = replace(
         state,
@@ -94,8 +89,14 @@ def install_repaired(context: Context, built: Built, state: LocalState) -> Local
         boot_id=boot_id(),
     )
     write_state(paths, state)
-    clear_aside(paths)
     return state
+
+
+def place(paths: LocalPaths, built: Built) -> None:
+    """Rename what was built over LOCAL's files of the same names, each proven."""
+    _check_folders(paths, built.moves)
+    _move(paths, built.moves, {name: fsio.stat(paths.aside / source) for name, source in built.moves.items()})
+    clear_aside(paths)
 
 
 def _move(paths: LocalPaths, moves: Mapping[str, str], stats: Mapping[str, FileStat]) -> None:

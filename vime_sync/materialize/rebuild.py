@@ -95,17 +95,19 @@ def rebuild(
     offset: int,
     buffers: Buffers,
     check: Callable[[], None],
-    on_block: Callable[[int], None] = lambda size_bytes: None,
     numbers: Sequence[int] | None = None,
+    checksum: ChecksumFormat | None = None,
 ) -> Digests:
     """Write the tensor at `offset` of `target` (None: only compute). `old` is the anchor's digest.
 
-    `numbers` limits which deltas of the chain are applied. Raises what the share and the steps raise, OSError.
+    `numbers` limits which deltas of the chain are applied; `checksum` is the format of `published`, by default that
+    of the last delta applied. Raises what the share and the steps raise, OSError.
     """
     applied = chain.touching(name) if numbers is None else list(numbers)
     span = chain.spans[name]
     shard = chain.anchor.shards[span.file]
-    checksum = chain.deltas[applied[-1]].checksum if applied else ChecksumFormat.XXH3_128
+    if checksum is None:
+        checksum = chain.deltas[applied[-1]].checksum if applied else ChecksumFormat.XXH3_128
     steps = open_chain_steps(chain, name, applied, span.size_bytes, buffers.scratch)
     hashers = SpanHashers(checksum)
     for start in range(0, span.size_bytes, BLOCK_BYTES):
@@ -118,7 +120,6 @@ def rebuild(
         hashers.update_new(block)
         if target is not None:
             target.write_at(block.data, offset + start)
-        on_block(len(block))
     return hashers.result(span.size_bytes)
 
 

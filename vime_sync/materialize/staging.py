@@ -16,7 +16,7 @@ from vime_sync.format.codec import Bytes, overwrite_count
 from vime_sync.local.intent import ApplyIntent, StagedPayload, Step, TensorWork
 from vime_sync.local.paths import LocalPaths
 from vime_sync.materialize.steps import BlockStep, FileRegion, OldValues, naming, open_step, walk_frame
-from vime_sync.model import DeltaVersion, Encoding, Span
+from vime_sync.model import ChecksumFormat, DeltaVersion, Encoding, Span
 from vime_sync.stream.payloads import SourceFiles
 
 _PIECE_BYTES = 256 << 10
@@ -28,12 +28,14 @@ def lay_out(
     deltas: Sequence[DeltaVersion],
     content_sizes: Sequence[Mapping[str, int]],
     repairs: frozenset[str],
+    standing: Mapping[str, int] | None = None,
 ) -> tuple[TensorWork, ...]:
     """The work of a pass, largest tensor first, with each payload's place in the staging files. Pure.
 
-    `digests` are ours of the bytes as they are; `content_sizes` of the frames come from `check_payloads`.
+    `digests` are ours of the bytes as they are; `content_sizes` of the frames come from `check_payloads`. With
+    `standing` only those tensors are worked on, each from the version it stands at.
     """
-    touched = repairs.union(*(delta.payloads for delta in deltas))
+    touched = repairs.union(*(delta.payloads for delta in deltas)) if standing is None else frozenset(standing)
     staged_ends = [0] * len(deltas)
     old_ends = [0] * len(deltas)
     work = []
@@ -41,7 +43,7 @@ def lay_out(
         payloads = []
         for number, delta in enumerate(deltas):
             payload = delta.payloads.get(name)
-            if payload is None:
+            if payload is None or (standing is not None and delta.version <= standing[name]):
                 continue
             content_size = content_sizes[number][name]
             payloads.append(
@@ -52,7 +54,11 @@ def lay_out(
             staged_ends[number] += payload.size_bytes
             if delta.encoding is Encoding.OVERWRITE:
                 old_ends[number] += overwrite_count(content_size, spans[name].size_bytes)
-        work.append(TensorWork(name, spans[name], digests[name], tuple(payloads)))
+        if payloads:
+            wanted = (deltas[payloads[-1].step].checksum, payloads[-1].digest)
+        else:
+            wanted = (ChecksumFormat.XXH3_128, digests[name])
+        work.append(TensorWork(name, spans[name], digests[name], *wanted, tuple(payloads)))
     return tuple(work)
 
 
@@ -128,11 +134,19 @@ class Staging:
             def open_source(frames: fsio.File = frames, staged: StagedPayload = staged) -> FileRegion:
                 return FileRegion(frames, staged.staged_offset, staged.size_bytes)
 
-            old = OldValues(self._old[staged.step], staged.old_offset) if keep_old else None
-            steps.append(
-                open_step(
-                    step.version, work.name, step.encoding, open_source,
-                    staged.content_size, work.span.size_bytes, scratch, old,
-                )  # fmt: skip
+            # Going back needs the old values in either direction; going forward only a real write keeps them.
+            with_old = keep_old or step.backward
+            old = OldValues(self._old[staged.step], staged.old_offset) if with_old else None
+            opened = open_step(
+                step.version,
+                work.name,
+                step.encoding,
+                open_source,
+                staged.content_size,
+                work.span.size_bytes,
+                scratch,
+                old,
+                reverse=step.backward,
             )
+            steps.append(opened)
         return steps

@@ -44,6 +44,9 @@ class OldValues:
             self._file.write_at(values.data, self._place)
             self._place += len(values)
 
+    def skip(self, count: int) -> None:
+        self._place += count
+
     def take(self, count: int) -> Bytes:
         values = np.empty(count, np.uint8)
         self._file.read_into(values.data, self._place)
@@ -76,14 +79,19 @@ class _XorStep:
 
 
 class _OverwriteStep:
-    def __init__(self, version: int, tensor: str, decoder: OverwriteDecoder, old: OldValues | None) -> None:
-        self._version, self._tensor, self._decoder, self._old = version, tensor, decoder, old
+    def __init__(
+        self, version: int, tensor: str, decoder: OverwriteDecoder, old: OldValues | None, *, keeps: bool
+    ) -> None:
+        self._version, self._tensor, self._decoder, self._old, self._keeps = version, tensor, decoder, old, keeps
 
     def forward(self, block: Bytes, start: int) -> None:
         with naming(self._version, self._tensor):
             positions, values = self._decoder.window(start, start + len(block))
         if self._old is not None:
-            self._old.put(block[positions])
+            if self._keeps:
+                self._old.put(block[positions])
+            else:
+                self._old.skip(len(positions))
         block[positions] = values
 
     def backward(self, block: Bytes, start: int) -> None:
@@ -91,6 +99,13 @@ class _OverwriteStep:
         with naming(self._version, self._tensor):
             positions, _ = self._decoder.window(start, start + len(block))
         block[positions] = self._old.take(len(positions))
+
+
+class _Reversed:
+    """A step taken the other way: what it calls old is what the pass leads to."""
+
+    def __init__(self, step: BlockStep) -> None:
+        self.forward, self.backward = step.backward, step.forward
 
 
 def open_step(
@@ -102,13 +117,16 @@ def open_step(
     tensor_size: int,
     scratch: Bytes,
     old: OldValues | None,
+    *,
+    reverse: bool = False,
 ) -> BlockStep:
     """Sizes in bytes. Raises Malformed or CorruptPayload for a payload that cannot be applied (S13)."""
     with naming(version, tensor):
         if encoding is Encoding.XOR:
             return _XorStep(version, tensor, XorDecoder(open_source, tensor_size, scratch))
         decoder = OverwriteDecoder(open_source, content_size, tensor_size, _KEEP_BYTES)
-    return _OverwriteStep(version, tensor, decoder, old)
+    step = _OverwriteStep(version, tensor, decoder, old, keeps=not reverse)
+    return _Reversed(step) if reverse else step
 
 
 class FileRegion:

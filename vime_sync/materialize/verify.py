@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from vime_sync import fsio
 from vime_sync.format.checksum import new_hasher
@@ -12,7 +13,8 @@ from vime_sync.local.layout import Layout, read_layout
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import span_digest
-from vime_sync.model import ChecksumFormat, DigestTable, FileStat, LocalState
+from vime_sync.model import Checkpoint, ChecksumFormat, DigestTable, FileStat, LocalState
+from vime_sync.stream.payloads import SourceFiles
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,15 @@ def hash_files(context: Context, table: DigestTable, files: Collection[str]) -> 
         for file in opened.values():
             file.close()
     for name in others:
-        if name not in stats or _whole_digest(context, name) != table.files[name].digest:
+        if name not in stats or file_digest(context, context.paths.file(name)) != table.files[name].digest:
             wrong_files.append(name)
     return Findings(layout, tuple(sorted(wrong_tensors)), tuple(sorted(wrong_files)), stats, size_bytes)
 
 
-def _whole_digest(context: Context, name: str) -> str:
+def file_digest(context: Context, path: Path) -> str:
+    """xxh3-128 of a whole file. Raises OSError."""
     hasher = new_hasher(ChecksumFormat.XXH3_128)
-    with fsio.File(context.paths.file(name)) as file:
+    with fsio.File(path) as file:
         offset = 0
         while piece := file.read_up_to(1 << 20, offset):
             context.stop.check()
@@ -78,3 +81,36 @@ def with_findings(state: LocalState, findings: Findings, files: Collection[str])
     hashed = {*files, *(name for name, span in findings.layout.spans.items() if span.file in files)}
     damaged = {name for name in state.damaged if name not in hashed}.union(findings.wrong)
     return replace(state, stats={**state.stats, **findings.stats}, damaged=tuple(sorted(damaged)))
+
+
+def same_content(context: Context, checkpoint: Checkpoint, table: DigestTable) -> bool:
+    """Whether a checkpoint's tensors are those of a table: its files' stats changed, so it is hashed again (V9)."""
+    spans = checkpoint.spans()
+    if spans.keys() != table.tensors.keys():
+        return False
+    return tensor_digests(context, checkpoint, sorted(spans)) == table.tensors
+
+
+def tensor_digests(context: Context, checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, str]:
+    """xxh3-128 of the named tensors. Raises StreamChanged when the files change meanwhile, ShareUnreachable."""
+    spans = checkpoint.spans()
+    found: dict[str, str] = {}
+    context.tally.start("hash", len(names), sum(spans[name].size_bytes for name in names))
+    with SourceFiles() as files:
+
+        def digest(name: str, buffers: Buffers, check: Callable[[], None]) -> None:
+            span = spans[name]
+            shard = checkpoint.shards[span.file]
+            hasher = new_hasher(ChecksumFormat.XXH3_128)
+            for start in range(0, span.size_bytes, len(buffers.current)):
+                check()
+                block = buffers.current[: min(len(buffers.current), span.size_bytes - start)]
+                files.read_into(block.data, shard.path, shard.stat, span.offset + start, checkpoint.version)
+                hasher.update(block.data)
+            found[name] = hasher.hexdigest()
+            context.tally.add(read=span.size_bytes)
+            context.tally.advance("hash", span.size_bytes)
+
+        run(context, names, digest)
+        files.check_unchanged()
+    return found

@@ -8,27 +8,35 @@ finished from what is staged (and from the share for what was not begun), or und
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from vime_sync.errors import Damaged, Interrupted, LocalIOError, SyncError
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, ReplaceIntent
 from vime_sync.local.journal import Side
 from vime_sync.local.state import boot_id, read_state, read_table
-from vime_sync.materialize.apply import ApplyJob, Feed, committed_back
-from vime_sync.materialize.commit import commit
+from vime_sync.materialize.apply import ApplyJob, Feed
 from vime_sync.materialize.context import Buffers, Context
-from vime_sync.materialize.inplace import finish
+from vime_sync.materialize.inplace import commit_back, finish
 from vime_sync.materialize.install import finish_install
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain
 from vime_sync.materialize.transform import settle_torn_block
 from vime_sync.model import DeltaVersion, DigestTable
-from vime_sync.sources import Sources
+from vime_sync.reconcile.sources import Sources
 from vime_sync.stream.payloads import SourceFiles
 
 
-def recover(context: Context, sources: Sources) -> int:
-    """Returns how many tensors had to be repaired. Raises Damaged, LocalIOError, Interrupted."""
+@dataclass(frozen=True)
+class Recovered:
+    """`repaired` tensors were rebuilt; `suspicious` bytes may not have survived a power loss: hash all of them."""
+
+    repaired: int = 0
+    suspicious: bool = False
+
+
+def recover(context: Context, sources: Sources) -> Recovered:
+    """Finish or undo what was cut short. Raises LocalIOError, Interrupted."""
     paths = context.paths
     try:
         intent = intents.read_intent(paths)
@@ -37,19 +45,42 @@ def recover(context: Context, sources: Sources) -> int:
     reading = read_state(paths)
     if intent is None or reading.state is not None or reading.peer_version is not None:
         intents.end(paths)
-        return 0
+        return Recovered()
     if isinstance(intent, ReplaceIntent):
-        finish_install(context, intent)
-        return 0
-    table = read_table(paths, intent.origin.table_name, intent.origin.table_digest)
+        return _recover_replace(context, intent)
+    table = read_table(paths, intent.origin.table_name)
     if table is None:
-        raise Damaged(f"the digest table of version {intent.origin.version} is gone from {paths.tables}")
+        intents.end(paths)  # nothing says what the bytes were: identify them
+        return Recovered()
+    rebooted = intent.boot_id != boot_id()
     with SourceFiles() as files:
-        return _recover_apply(context, sources, intent, table, files)
+        try:
+            repaired = _recover_apply(context, sources, intent, table, files, rebooted=rebooted)
+        except Damaged:
+            if not intent.forward_only and intent.origin_proven:
+                raise
+            intents.end(paths)
+            return Recovered()
+    return Recovered(repaired, rebooted)
+
+
+def _recover_replace(context: Context, intent: ReplaceIntent) -> Recovered:
+    rebooted = intent.state.boot_id != boot_id()
+    try:
+        finish_install(context, intent)
+    except Damaged:
+        intents.end(context.paths)  # a file is nowhere any more: identify what is there
+    return Recovered(suspicious=rebooted)
 
 
 def _recover_apply(
-    context: Context, sources: Sources, intent: ApplyIntent, table: DigestTable, files: SourceFiles
+    context: Context,
+    sources: Sources,
+    intent: ApplyIntent,
+    table: DigestTable,
+    files: SourceFiles,
+    *,
+    rebooted: bool,
 ) -> int:
     def open_chain(side: Side) -> Chain:
         lineage = intent.lineage if side is Side.NEW else intent.origin.lineage
@@ -57,15 +88,20 @@ def _recover_apply(
 
     feed = _find_feed(sources, intent, files)
     with ApplyJob(context, intent, feed, open_chain, fresh=False) as job:
-        _settle(job, believe_journal=intent.boot_id == boot_id())
+        if rebooted:
+            job.distrust()
+        else:
+            _settle(job)
         if not _can_finish(job):
-            commit(context, committed_back(job, job.back()), None)
+            commit_back(job, job.back())
             return 0
         try:
             return finish(job, table)[1]
-        except (Interrupted, LocalIOError, Damaged):
+        except (Interrupted, LocalIOError):
             raise
         except SyncError:
+            if intent.forward_only:
+                raise
             return 0  # undone: the old version is whole, and the plan that follows meets the reason again
 
 
@@ -86,16 +122,13 @@ def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Fee
 
 def _can_finish(job: ApplyJob) -> bool:
     """Whether forward is open: all that was not begun can still be staged."""
-    return job.feed is not None or all(
+    return job.feed is not None or job.intent.prestaged or all(
         job.journal.begun(number) or not work.payloads for number, work in enumerate(job.intent.work)
     )
 
 
-def _settle(job: ApplyJob, *, believe_journal: bool) -> None:
-    """Settle the block of each tensor that the kill may have torn; what cannot be settled is rebuilt.
-
-    After a power loss the journal says only which tensors were begun: the first look at each hashes it whole.
-    """
+def _settle(job: ApplyJob) -> None:
+    """Settle the block of each tensor that the kill may have torn; what cannot be settled is rebuilt."""
     doubtful = [number for number in range(len(job.intent.work)) if job.journal.doubt(number) is not None]
 
     def settle(number: int, buffers: Buffers, check: Callable[[], None]) -> None:

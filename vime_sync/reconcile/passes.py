@@ -1,0 +1,132 @@
+"""One pass under the lock: recover, look, plan, materialize, commit. Each step is in a module of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vime_sync.errors import StreamChanged, UsageError
+from vime_sync.local.intent import read_kept
+from vime_sync.local.layout import read_layout, touched_files
+from vime_sync.local.state import boot_id, read_table, write_state
+from vime_sync.materialize.commit import make_durable
+from vime_sync.materialize.context import Context
+from vime_sync.materialize.verify import hash_files, same_content, with_findings
+from vime_sync.model import Checkpoint
+from vime_sync.plan import Plan, PlannedPass, make_plan
+from vime_sync.reconcile.identify import identify
+from vime_sync.reconcile.recover import recover
+from vime_sync.reconcile.request import Local, Report, Request, load_local
+from vime_sync.reconcile.seeding import mend_files, planned_chain, seed, text
+from vime_sync.reconcile.sources import Sources
+from vime_sync.reconcile.stepping import step_back, step_forward
+from vime_sync.reconcile.survey import survey
+from vime_sync.stream.payloads import SourceFiles
+
+# A share that changes under every look is in trouble of its own.
+_LOOKS = 4
+
+
+def plan_for(context: Context, request: Request, sources: Sources, local: Local | None) -> Plan:
+    """Look at the share and plan. Reads the base's headers only where there is nothing else to compare with."""
+    reference = None
+    if local is not None:
+        reference = read_layout(context.paths, local.table).signature
+    elif request.base is not None:
+        try:
+            reference = sources.base().signature()
+        except UsageError:
+            reference = None
+    state = local.state if local is not None else None
+    kept = read_kept(context.paths, state) if state is not None else None
+
+    def is_same_content(checkpoint: Checkpoint) -> bool:
+        known = None if state is None else read_table(context.paths, state.anchor_table_name)
+        return known is not None and same_content(context, checkpoint, known)
+
+    view = survey(
+        request.share,
+        request.version,
+        state,
+        has_base=request.base is not None,
+        reference=reference,
+        kept_from=kept.origin.version if kept is not None else None,
+        same_content=is_same_content,
+    )
+    return make_plan(view)
+
+
+def run_pass(context: Context, request: Request, sources: Sources, report: Report) -> None:
+    """Raises SyncError; LOCAL is then at its old version, or finishes or heals at the next run."""
+    recovered = recover(context, sources)
+    report.tensors_repaired += recovered.repaired
+    local = _checked(context, report, load_local(context.paths), everything=recovered.suspicious)
+    for look in range(_LOOKS):
+        try:
+            local = _follow(context, request, sources, report, local)
+            _finish(context, request, local)
+            return
+        except StreamChanged:
+            if look == _LOOKS - 1:
+                raise
+        sources.look_again()
+        local = load_local(context.paths)
+
+
+def _checked(context: Context, report: Report, local: Local | None, *, everything: bool) -> Local | None:
+    """Files whose stats changed are hashed before they are believed; after a power loss, all that was not durable."""
+    if local is None:
+        return None
+    state = local.state
+    files = touched_files(context.paths, state)
+    if everything or (not state.durable and state.boot_id != boot_id()):
+        files = tuple(sorted(local.table.files))
+    if not files:
+        return local
+    with report.timed("plan"):
+        findings = hash_files(context, local.table, files)
+        context.tally.add(read=findings.bytes_read)
+        state = with_findings(state, findings, files)
+        write_state(context.paths, state)
+    return Local(state, local.table)
+
+
+def _follow(context: Context, request: Request, sources: Sources, report: Report, local: Local | None) -> Local:
+    if local is None:
+        local = identify(context, request, sources, report)
+    with report.timed("plan"):
+        plan = plan_for(context, request, sources, local)
+    report.fill(local, plan)
+    if plan.refreshed and local is not None:
+        fresh = {entry.version: entry for entry in plan.refreshed}
+        lineage = tuple(fresh.get(entry.version, entry) for entry in local.state.lineage)
+        local = Local(replace(local.state, lineage=lineage), local.table)
+        write_state(context.paths, local.state)
+    for planned in plan.passes:
+        local = _execute(context, request, sources, report, local, planned)
+    assert local is not None, "a plan without passes starts from local bytes"
+    return local
+
+
+def _execute(
+    context: Context, request: Request, sources: Sources, report: Report, local: Local | None, planned: PlannedPass
+) -> Local:
+    if planned.anchor is not None:
+        with report.timed("seed"), SourceFiles() as files:
+            return seed(context, request, report, planned_chain(sources, planned, files), local)
+    assert local is not None, "a pass without an anchor starts from local bytes"
+    local = mend_files(context, sources, report, local)
+    if planned.back_to is not None:
+        return step_back(context, sources, report, local, planned)
+    if not planned.deltas and not local.state.damaged:
+        return local  # only files were to be mended
+    return step_forward(context, sources, report, local, planned)
+
+
+def _finish(context: Context, request: Request, local: Local) -> None:
+    """The version is committed; remember where it came from, and make it durable off the critical path."""
+    state = local.state
+    remembered = (text(request.share) or state.share, text(request.base) or state.base)
+    if remembered != (state.share, state.base):
+        state = replace(state, share=remembered[0], base=remembered[1])
+        write_state(context.paths, state)
+    make_durable(context, state)

@@ -1,0 +1,77 @@
+"""What is wanted of LOCAL, and what a pass did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vime_sync.local.paths import LocalPaths
+from vime_sync.local.state import read_state, read_table
+from vime_sync.model import DigestTable, LocalState
+from vime_sync.plan import Plan, Result
+
+
+@dataclass(frozen=True)
+class Request:
+    """`version` None means the newest ready one; `wait_s` is for the lock."""
+
+    share: Path | None
+    base: Path | None
+    version: int | None = None
+    adopt: bool = False
+    dry_run: bool = False
+    wait_s: float = 0.0
+
+
+@dataclass
+class Report:
+    """What a pass did, for people and programs; sizes in bytes, times in seconds."""
+
+    result: Result = Result.ALREADY_CURRENT
+    version: int = 0
+    from_version: int | None = None
+    seeded_from: int | None = None
+    new_stream: bool = False
+    tensors_changed: int = 0
+    tensors_repaired: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    plan: Plan | None = None
+    warnings: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("plan", "seed", "apply", "reload"), 0.0))
+
+    def fill(self, local: Local | None, plan: Plan) -> None:
+        self.plan = plan
+        self.result = plan.result
+        self.version = plan.target
+        self.from_version = local.state.version if local is not None else None
+        self.new_stream = plan.new_stream
+        anchors = [planned.anchor for planned in plan.passes if planned.anchor is not None]
+        self.seeded_from = anchors[0] if anchors else None
+        self.warnings.extend(warning for warning in plan.warnings if warning not in self.warnings)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.monotonic() - started
+
+
+@dataclass(frozen=True)
+class Local:
+    """The committed version with its digest table."""
+
+    state: LocalState
+    table: DigestTable
+
+
+def load_local(paths: LocalPaths) -> Local | None:
+    """None where there is no state of ours, or its table is not the one it names: the bytes are then unknown."""
+    state = read_state(paths).state
+    table = read_table(paths, state.table_name) if state is not None else None
+    return Local(state, table) if state is not None and table is not None else None
