@@ -173,10 +173,10 @@ def main() -> int:
         world = World(root, screen, Size())
         screen.fact(
             "model",
-            f"{world.size_bytes / MEGABYTE:.0f} MB of bf16 in {len(world.trainer.weights)} tensors and 3 files, "
-            "laid out like a small Qwen3",
+            f"{world.size_bytes / MEGABYTE:.0f} MB of bf16, {len(world.trainer.weights)} tensors in 3 files, laid out "
+            "like a Qwen3",
         )
-        screen.fact("proof", "after each step: every tensor as the safetensors library reads it, by xxh3-128")
+        screen.fact("proof", "after each step, every tensor as safetensors reads it (xxh3-128)")
         for number, step in enumerate(STEPS, start=1):
             screen.heading(f"[{number}/{len(STEPS)}] {step.__doc__}")
             step(world)

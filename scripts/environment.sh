@@ -55,7 +55,7 @@ make_environment() {
             fail "python3 -m venv failed: on Debian and Ubuntu install the package python3-venv, then run this again"
     fi
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$target" ||
-        fail "pip could not install what the checkout needs (see above); nothing outside $environment was changed"
+        fail "pip could not install what the checkout needs (see above)"
     environment_wanted >"$environment/vime-sync-$kind.stamp"
 }
 

@@ -53,10 +53,16 @@ def operations(operation: str, suffix: str) -> Matching:
 
 
 class KillSwitch:
-    """An observer that dies before the `at`-th matching operation (0 is the first; None never does)."""
+    """An observer that dies before the `at`-th matching operation (0 is the first; None never does).
 
-    def __init__(self, at: int | None, matching: Matching = every_operation) -> None:
+    `also` sees every operation that is done.
+    """
+
+    def __init__(
+        self, at: int | None, matching: Matching = every_operation, also: fsio.Observer = lambda operation, path: None
+    ) -> None:
         self.at = at
+        self._also = also
         self.seen = 0
         self.struck = False
         self._matching = matching
@@ -70,6 +76,7 @@ class KillSwitch:
                 if self.seen == self.at:
                     self.strike()
                 self.seen += 1
+            self._also(operation, path)
 
     def strike(self) -> None:
         """From here on the process is dead."""

@@ -1,4 +1,7 @@
-"""The README and the format document say what is so: commands are run, tables are held against the code."""
+"""The README and the format document say what is so: commands are run, tables are held against the code.
+
+`python -m tests.test_readme` runs the README's commands on a stream of the demo's size and writes what they print now.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +96,12 @@ def run_example(example: Example, root: Path, programs: Path) -> str:
     return output
 
 
+def can_run(example: Example) -> bool:
+    """Not the scripts, which run this very test, nor the installation, which needs a package index."""
+    lines = example.commands.splitlines()
+    return lines != [INSTALL] and not all(line.startswith("./scripts/") for line in lines)
+
+
 def make_programs(directory: Path) -> Path:
     """`vime-sync` and `python3` as a shell finds them, both from this environment and this checkout."""
     directory.mkdir()
@@ -120,10 +130,7 @@ def test_every_command_runs_and_prints_what_the_readme_says(tmp_path: Path) -> N
     publish_example_stream(tmp_path, SMALL)
     programs = make_programs(tmp_path / "programs")
     ran = 0
-    for example in _examples():
-        lines = example.commands.splitlines()
-        if lines == [INSTALL] or all(line.startswith("./scripts/") for line in lines):
-            continue  # held against the checkout below: they need a package index, or run this very test
+    for example in filter(can_run, _examples()):
         output = run_example(example, tmp_path, programs)
         ran += 1
         if example.language == "json":
@@ -243,3 +250,21 @@ def test_the_format_document_names_every_key_of_the_state(tmp_path: Path) -> Non
     }  # fmt: skip
     assert state.keys() == {"version", "vime_sync"}
     assert state["vime_sync"].keys() == told
+
+
+def _write_outputs() -> None:
+    """Bring the outputs shown in the README up to date."""
+    text = README
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        publish_example_stream(root, Size())
+        programs = make_programs(root / "programs")
+        for example in filter(can_run, _examples()):
+            output = run_example(example, root, programs)
+            shown = f"{example.commands}```\n\n```{example.language}\n"
+            text = text.replace(f"{shown}{example.output}```", f"{shown}{output}```")
+    (ROOT / "README.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _write_outputs()

@@ -65,7 +65,7 @@ def test_v01_xor_rolls_back_a_seeded_host_below_where_it_was_seeded(host: Host) 
     with tracing() as trace:
         document = host.pulled(version=1)
     assert (document["result"], document["seeded_from"]) == ("rolled_back", None)
-    assert trace.opens(host.base, ".safetensors") == []
+    assert trace.bytes_from(host.base, ".safetensors") < 64 * 1024  # headers at most
     host.expect_local(1)
 
 

@@ -47,6 +47,13 @@ class _Shard:
     target: dict[str, str] = field(default_factory=dict)
 
 
+def has_room(context: Context, chain: Chain) -> bool:
+    """Whether a second checkpoint fits beside the live one, counting what a killed run left built."""
+    aside = context.paths.aside
+    built = sum(fsio.stat(path).size_bytes for path in aside.iterdir()) if aside.is_dir() else 0
+    return chain.anchor.size_bytes + _SPARE_BYTES - built <= fsio.free_bytes(context.paths.sync)
+
+
 def build_aside(context: Context, chain: Chain, only: frozenset[str] | None = None) -> Built:
     """Build the anchor's files (or `only` those) at the chain's last version.
 

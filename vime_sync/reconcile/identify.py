@@ -18,8 +18,9 @@ from vime_sync.errors import SyncError
 from vime_sync.format.checksum import Hasher, new_hasher
 from vime_sync.format.problems import FormatError
 from vime_sync.local.intent import ApplyIntent, Step, TensorWork
+from vime_sync.local.ownership import replace_links
 from vime_sync.local.state import boot_id, find_anchor_table, read_state, write_state, write_table
-from vime_sync.materialize.aside import Built, build_aside
+from vime_sync.materialize.aside import Built, build_aside, has_room
 from vime_sync.materialize.apply import Feed
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.inplace import apply_pass
@@ -60,6 +61,8 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
         shards = _matching_shards(context, chain)
         if not shards:
             return None
+        ours = (*chain.anchor.shards, *chain.anchor.auxiliary)
+        replace_links(context.paths, [name for name in ours if context.paths.file(name).is_file()])
         with report.timed("plan"):
             spans = {
                 name: Span(shard.name, shard.data_offset + spec.begin, spec.size_bytes)
@@ -71,9 +74,11 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
             standings = {name: _standing(chain, name, found[name], anchor) for name in found}
             _distrust_short_digests(context, chain, found, standings)
         known = sum(spans[name].size_bytes for name, standing in standings.items() if standing is not None)
-        if known * 2 < sum(span.size_bytes for span in chain.spans.values()):
+        worth_it = known * 2 >= sum(span.size_bytes for span in chain.spans.values())
+        if not worth_it and has_room(context, chain):
             return None
-        settled = max(standing.low for standing in standings.values() if standing is not None)
+        lows = [standing.low for standing in standings.values() if standing is not None]
+        settled = max(lows, default=chain.anchor.version)
         return _settle(context, request, sources, report, _cut(chain, settled), files, spans, found, anchor, standings)
 
 

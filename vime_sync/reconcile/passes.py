@@ -14,6 +14,7 @@ from vime_sync.materialize.verify import hash_files, same_content, with_findings
 from vime_sync.model import Checkpoint
 from vime_sync.plan import Plan, PlannedPass, make_plan
 from vime_sync.reconcile.identify import identify
+from vime_sync.reconcile.overwriting import must_overwrite, overwrite
 from vime_sync.reconcile.recover import recover
 from vime_sync.reconcile.request import Local, Report, Request, load_local
 from vime_sync.reconcile.seeding import mend_files, planned_chain, seed, text
@@ -112,7 +113,14 @@ def _execute(
 ) -> Local:
     if planned.anchor is not None:
         with report.timed("seed"), SourceFiles() as files:
-            return seed(context, request, report, planned_chain(sources, planned, files), local)
+            chain = planned_chain(sources, planned, files)
+            if local is None or not must_overwrite(context, chain, local):
+                return seed(context, request, report, chain, local)
+            local = overwrite(context, report, chain, local)
+        # The other files of the version have not been touched yet: their stats say so.
+        checked = _checked(context, report, local, everything=False)
+        assert checked is not None
+        return mend_files(context, sources, report, checked)
     assert local is not None, "a pass without an anchor starts from local bytes"
     local = mend_files(context, sources, report, local)
     if planned.back_to is not None:

@@ -108,13 +108,15 @@ def _recover_apply(
 def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Feed | None:
     """The pass's deltas on the share, if they still are the ones that the intent was made for (S21)."""
     deltas = []
-    identities = {entry.version: entry.identity for entry in intent.lineage}
+    identities = {entry.version: entry.identity for entry in (*intent.origin.lineage, *intent.lineage)}
+    if intent.prestaged:
+        return None
     for step in intent.steps:
         try:
             found = sources.published(step.version)
         except SyncError:
             return None
-        if not isinstance(found, DeltaVersion) or found.identity != identities[step.version]:
+        if not isinstance(found, DeltaVersion) or found.identity != identities.get(step.version):
             return None
         deltas.append(found)
     return Feed(deltas, files)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vime_sync.checkpoint import read_checkpoint
-from vime_sync.errors import Damaged, SyncError, UsageError
+from vime_sync.errors import Damaged, ShareUnreachable, SyncError, UsageError
 from vime_sync.format.problems import FormatError
 from vime_sync.materialize.rebuild import Chain
 from vime_sync.model import Checkpoint, DeltaVersion, Lineage, Published, VersionKind
@@ -65,7 +65,7 @@ class Sources:
     def lineage_chain(self, lineage: Lineage, files: SourceFiles) -> Chain:
         """The way from the anchor of `lineage` to its last version, as it was when the local bytes were built.
 
-        Raises Damaged naming the version that is missing or is another one now.
+        Raises Damaged naming the version that is missing or is another one now, ShareUnreachable.
         """
         hint = f"Publish version {lineage[0].version} to {lineage[-1].version} again, or a full version."
         if lineage[0].version == 0:
@@ -78,6 +78,8 @@ class Sources:
                 if not isinstance(found, DeltaVersion) or found.identity != entry.identity:
                     raise Damaged(f"version {entry.version} in {self.share} is another one now", version=entry.version)
                 deltas.append(found)
+        except ShareUnreachable:
+            raise
         except SyncError as problem:
             raise Damaged(
                 f"rebuilding local bytes of version {lineage[-1].version}: {problem.message}",

@@ -1,0 +1,173 @@
+"""Runs of the command line in processes of their own that can be killed at any moment, hundreds of times.
+
+Run as a program this is a warm process of one thread that has imported the package and forks a child for each run,
+so that a kill costs no interpreter start. The children are killed by SIGKILL from outside; nothing in them knows.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_POLL_S = 0.0001
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `code` is None where it was killed; `window_s` since the awaited path appeared."""
+
+    code: int | None
+    seconds: float
+    window_s: float | None
+    opened: tuple[str, ...]
+    messages: str
+
+
+class KillableRuns:
+    """The warm process, from the side of a test."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._scratch = scratch
+        settings = {name: value for name, value in os.environ.items() if not name.startswith("VIME_SYNC_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kill_process"],
+            cwd=Path(__file__).parents[1],
+            env={**settings, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> "KillableRuns":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def run(
+        self,
+        arguments: Iterable[str | Path],
+        *,
+        kill_after_s: float | None = None,
+        after: Path | None = None,
+        traced: Iterable[Path] = (),
+    ) -> Outcome:
+        """Run one command, killed so long after its start, or after `after` appeared. Opens below `traced` are told."""
+        request = {
+            "arguments": [str(argument) for argument in arguments],
+            "kill_after_s": kill_after_s,
+            "after": None if after is None else str(after),
+            "traced": [str(directory) + os.sep for directory in traced],
+            "scratch": str(self._scratch),
+        }
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        opened = (self._scratch / "opened").read_text(encoding="utf-8").splitlines()
+        messages = (self._scratch / "stderr").read_text(encoding="utf-8")
+        return Outcome(answer["code"], answer["seconds"], answer["window_s"], tuple(opened), messages)
+
+
+# ---- the warm process and its children
+
+
+def _child(request: dict[str, Any], started: int) -> None:
+    """Never returns. What it opened is written down at once: a kill must not take it along."""
+    from vime_sync.cli import run
+
+    scratch = Path(request["scratch"])
+    for descriptor, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
+        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        os.dup2(os.open(scratch / name, flags, 0o644), descriptor)
+    opened = os.open(scratch / "opened", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    traced = tuple(request["traced"])
+
+    def hook(event: str, details: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(details[0], (str, os.PathLike)):
+            path = os.fspath(details[0])
+            if path.startswith(traced):
+                os.write(opened, path.encode() + b"\n")
+
+    if traced:
+        sys.addaudithook(hook)
+    os.write(started, b"x")
+    code = run(request["arguments"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _serve(request: dict[str, Any]) -> dict[str, Any]:
+    begun, started = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(begun)
+            _child(request, started)
+        finally:
+            os._exit(70)
+    os.close(started)
+    os.read(begun, 1)
+    os.close(begun)
+    start = time.perf_counter()
+    over = os.pidfd_open(child)
+    appeared = None if request["after"] is None else _wait_for(Path(request["after"]), over)
+    kill_after_s = request["kill_after_s"]
+    if kill_after_s is not None and (request["after"] is None or appeared is not None):
+        origin = start if appeared is None else appeared
+        _wait_until(origin + kill_after_s, over)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    end = time.perf_counter()
+    os.close(over)
+    return {
+        "code": None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
+        "seconds": end - start,
+        "window_s": None if appeared is None else end - appeared,
+    }
+
+
+def _ended(over: int, timeout_s: float) -> bool:
+    return bool(select.select([over], [], [], timeout_s)[0])
+
+
+def _wait_for(path: Path, over: int) -> float | None:
+    while not path.exists():
+        if _ended(over, _POLL_S):
+            return None
+    return time.perf_counter()
+
+
+def _wait_until(moment: float, over: int) -> None:
+    while (left := moment - time.perf_counter()) > 0 and not _ended(over, left):
+        continue
+
+
+def main() -> None:
+    import vime_sync.cli  # imported before the first fork, and for every child
+
+    assert vime_sync.cli.run is not None
+    threads = list(Path("/proc/self/task").iterdir())
+    assert len(threads) == 1, "a process that forks must have one thread"
+    # A kill keeps the page cache, so a sync changes nothing here; without waits kills land where bytes change.
+    os.fsync = lambda descriptor: None
+    for line in sys.stdin:
+        print(json.dumps(_serve(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""FIELD_GUIDE H3: power lost between two versions: journal, staged files and data in any mixture of old and new."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import toolkit
+from tests.host import Host
+from tests.kill_jobs import JOBS, bring_fresh, create, expect_settled, models, stated_version
+from tests.kill_points import (
+    PULL_THREADS,
+    KillSwitch,
+    count_operations,
+    kill_tearing,
+    no_disk_waits,
+    reboot,
+    run_until_killed,
+    shard_writes,
+)
+from tests.kill_power import Unsynced, bring_undurable, lose_page, lose_power, overwrite
+
+_ROUNDS = 12
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_disk_waits(monkeypatch)
+
+
+LOSSES = (
+    "journal gone", "journal empty", "journal cut", "journal zeros", "journal garbage",
+    "staged gone", "staged zeros", "staged empty",
+)  # fmt: skip
+
+
+def _lose(sync: Path, loss: str) -> None:
+    """Spoil what a pass keeps beside its intent, which itself was durable."""
+    what, fate = loss.split()
+    if loss == "staged gone":
+        shutil.rmtree(sync / "staged")
+        return
+    for path in [sync / "journal"] if what == "journal" else list((sync / "staged").iterdir()):
+        size = path.stat().st_size
+        if fate == "gone":
+            path.unlink()
+        elif fate == "empty":
+            path.write_bytes(b"")
+        elif fate == "cut":
+            path.write_bytes(path.read_bytes()[:-7])
+        elif fate == "zeros":
+            path.write_bytes(bytes(size))
+        else:
+            overwrite(path, 11, random.Random(1).randbytes(60))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", ["apply", "apply_overwrite", "folded", "rollback"])
+def test_h03_power_lost_in_the_middle_of_an_apply(
+    name: str, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged or recorded is gone or spoilt, and a written block is what it was before the pass."""
+    job = JOBS[name]
+    host = create(tmp_path, job, kib=2560)
+    bring_fresh(host, job)
+    total = count_operations(lambda: job.run(host), shard_writes(host.local))
+    for point in range(total):
+        monkeypatch.undo()
+        no_disk_waits(monkeypatch)
+        bring_fresh(host, job)
+        assert kill_tearing(lambda: job.run(host), host.local, point, lambda size: size // 2)
+        assert job.start is not None
+        lose_page(host, next(iter(host.models[0])), ("old", "zeros", "garbage")[point % 3], job.start)
+        _lose(host.local / toolkit.STATE_DIRECTORY, loss)
+        reboot(monkeypatch)
+        try:
+            result = job.run(host)
+            assert result.code == job.code, result.stderr
+            expect_settled(host, job.end)
+        except BaseException:
+            print(f"{name}: write {point} of {total} torn, {loss}")
+            raise
+
+
+@pytest.mark.parametrize("finish", [1, 2])
+def test_h03_tensors_that_the_interrupted_pass_does_not_mention_are_hashed_too(
+    finish: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1 was committed and not durable when the pass to 2 began: both passes' tensors may be torn."""
+    host = Host.create(tmp_path, model=models(1536))
+    first, second, *_ = host.models[0]
+    host.publish(only=[first])
+    host.publish(only=[second])
+    host.pulled(version=0)
+    bring_undurable(host, 1)
+
+    def pull() -> toolkit.Result:
+        return host.pull(*PULL_THREADS)
+
+    assert kill_tearing(pull, host.local, 0, lambda size: size // 2)
+    lose_page(host, first, "old", 0)
+    reboot(monkeypatch)
+
+    result = host.pull(version=finish)
+
+    assert result.code == 0, result.stderr
+    assert stated_version(host.local) == finish
+    expect_settled(host, finish)
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if not JOBS[name].cramped])
+def test_h03_power_lost_anywhere_with_any_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run dies at any operation; each file that it had not synced keeps its writes or loses some or all."""
+    job = JOBS[name]
+    host = create(tmp_path, job, kib=2560)
+    bring_fresh(host, job)
+    total = count_operations(lambda: job.run(host))
+    for seed in range(_ROUNDS):
+        generator = random.Random(f"{name} {seed}")
+        monkeypatch.undo()
+        no_disk_waits(monkeypatch)
+        bring_fresh(host, job)
+        before = {path: path.read_bytes() for path in host.local.rglob("*") if path.is_file()}
+        unsynced = Unsynced(host.local)
+        switch = KillSwitch(generator.randrange(total), also=unsynced)
+        run_until_killed(lambda: job.run(host), switch)
+        done = lose_power(generator, unsynced, before)
+        reboot(monkeypatch)
+        try:
+            result = job.run(host)
+            assert result.code == job.code, result.stderr
+            assert stated_version(host.local) == job.end
+            expect_settled(host, job.end)
+        except BaseException:
+            print(f"{name}, round {seed}: died before operation {switch.at} of {total}; {'; '.join(done) or 'no loss'}")
+            raise

@@ -1,0 +1,109 @@
+"""A full version written over the old one, tensor by tensor: for hosts without room for a second checkpoint.
+
+Only with the same names, dtypes and shapes. The source is hashed first (with the deltas behind it folded in), so that
+every tensor has its proof before the first byte changes and a kill is finished by what is right already. There is no
+going back: the old bytes are overwritten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from vime_sync import fsio
+from vime_sync.errors import ChecksumMismatch
+from vime_sync.format.index import INDEX_NAME
+from vime_sync.local.intent import ApplyIntent, TensorWork
+from vime_sync.local.layout import read_layout
+from vime_sync.local.state import boot_id, write_table
+from vime_sync.materialize.aside import has_room
+from vime_sync.materialize.context import Buffers, Context
+from vime_sync.materialize.inplace import apply_pass
+from vime_sync.materialize.pool import run
+from vime_sync.materialize.rebuild import Chain, rebuild
+from vime_sync.materialize.verify import file_digest
+from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, FileStat
+from vime_sync.reconcile.request import Local, Report, load_local
+from vime_sync.reconcile.seeding import lineage_of
+
+# No real file has these: what is not in place yet is found so by its stats, and mended.
+_NOT_YET = FileStat(-1, 0, 0, 0)
+
+
+def must_overwrite(context: Context, chain: Chain, local: Local | None) -> bool:
+    """No room for a second checkpoint, and LOCAL has the very same tensors."""
+    if local is None or has_room(context, chain):
+        return False
+    layout = read_layout(context.paths, local.table)
+    return not layout.broken and layout.signature == chain.anchor.signature()
+
+
+def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> Local:
+    """Bring LOCAL to the chain's last version in place. Raises ChecksumMismatch before anything changed."""
+    report.warnings.append(
+        f"no room beside {context.paths.root} for a second checkpoint: version {_version(chain)} is written over the old one"
+    )
+    anchor, target = _hash_source(context, chain)
+    files = _files(context, chain, local)
+    anchor_table = DigestTable(chain.anchor.version, chain.anchor.identity, anchor, files)
+    stats = {name: local.state.stats.get(name, _NOT_YET) for name in files}
+    stats.update((name, _NOT_YET) for name, file in files.items() if file != local.table.files.get(name))
+    origin = replace(local.state, stats=stats, anchor_table_name=write_table(context.paths, anchor_table))
+    spans = read_layout(context.paths, local.table).spans
+    work = tuple(
+        TensorWork(name, spans[name], local.table.tensors[name], ChecksumFormat.XXH3_128, digest, ())
+        for name, digest in target.items()
+        if digest != local.table.tensors[name] or name in local.state.damaged
+    )
+    intent = ApplyIntent(origin, lineage_of(chain), (), work, boot_id(), forward_only=True)
+    table = DigestTable(_version(chain), chain.anchor.identity, local.table.tensors, files)
+    names = frozenset(item.name for item in work)
+    apply_pass(context, intent, table, None, names, lambda side: chain)
+    report.tensors_changed = len(work)
+    for name in local.table.files.keys() - files.keys():
+        fsio.unlink(context.paths.file(name))
+    committed = load_local(context.paths)
+    assert committed is not None, "it was written a moment ago"
+    return committed
+
+
+def _version(chain: Chain) -> int:
+    return chain.deltas[-1].version if chain.deltas else chain.anchor.version
+
+
+def _hash_source(context: Context, chain: Chain) -> tuple[dict[str, str], dict[str, str]]:
+    anchor: dict[str, str] = {}
+    target: dict[str, str] = {}
+    guard = threading.Lock()
+    context.tally.start("hash", len(chain.spans), sum(span.size_bytes for span in chain.spans.values()))
+
+    def digest(name: str, buffers: Buffers, check: Callable[[], None]) -> None:
+        digests = rebuild(chain, name, None, 0, buffers, check)
+        published = chain.published(name)
+        if published is not None and digests.published != published[1]:
+            raise ChecksumMismatch(
+                f"version {_version(chain)}: tensor {name!r} comes to the digest {digests.published}, expected "
+                f"{published[1]}",
+                version=_version(chain),
+                tensors=(name,),
+            )
+        with guard:
+            anchor[name], target[name] = digests.old, digests.new
+        context.tally.add(read=chain.spans[name].size_bytes)
+        context.tally.advance("hash", chain.spans[name].size_bytes)
+
+    run(context, sorted(chain.spans, key=lambda name: -chain.spans[name].size_bytes), digest)
+    chain.files.check_unchanged()
+    return anchor, target
+
+
+def _files(context: Context, chain: Chain, local: Local) -> dict[str, FileDigest]:
+    """LOCAL keeps its shards and their index; the other files are to be the new version's."""
+    kept = {name: file for name, file in local.table.files.items() if file.is_shard or name == INDEX_NAME}
+    others = {
+        name: FileDigest(file.stat.size_bytes, file_digest(context, file.path), False)
+        for name, file in chain.anchor.auxiliary.items()
+        if name != INDEX_NAME
+    }
+    return {**others, **kept}
