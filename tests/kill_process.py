@@ -157,6 +157,10 @@ def _wait_until(moment: float, over: int) -> None:
         continue
 
 
+def _no_wait(fd: object) -> None:
+    """Instead of a sync."""
+
+
 def main() -> None:
     import vime_sync.cli  # imported before the first fork, and for every child
 
@@ -164,7 +168,7 @@ def main() -> None:
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, "a process that forks must have one thread"
     # A kill keeps the page cache, so a sync changes nothing here; without waits kills land where bytes change.
-    os.fsync = lambda descriptor: None
+    os.fsync = _no_wait
     for line in sys.stdin:
         print(json.dumps(_serve(json.loads(line))), flush=True)
 

@@ -72,7 +72,17 @@ class _Story:
     ) -> Outcome:
         target = self.job.target if version is None else version
         host = self.host
-        arguments = ["pull", "--shared", host.shared, "--local", host.local, "--base", host.base, "--threads", "2"]
+        arguments: list[str | Path] = [
+            "pull",
+            "--shared",
+            host.shared,
+            "--local",
+            host.local,
+            "--base",
+            host.base,
+            "--threads",
+            "2",
+        ]
         arguments += [] if target is None else ["--version", str(target)]
         return self.runs.run(arguments, kill_after_s=kill_after_s, after=after, traced=[host.base])
 

@@ -126,7 +126,7 @@ def test_h03_what_is_known_durable_is_believed(durable: bool, tmp_path: Path, mo
     if durable:
 
         def committed(operation: str, path: Path) -> bool:
-            return operation == "unlink" and path.name == "intent.json"
+            return operation == "rename" and path.parts[-2:] == ("kept", "intent.json")
 
         total = count_operations(lambda: host.pull("--durable"), committed)
         shutil.rmtree(host.local)

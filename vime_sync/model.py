@@ -150,9 +150,7 @@ class Checkpoint:
     def signature(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Names, dtypes and shapes: what must be the same for a tensor-by-tensor replacement."""
         return {
-            name: (spec.dtype, spec.shape)
-            for shard in self.shards.values()
-            for name, spec in shard.tensors.items()
+            name: (spec.dtype, spec.shape) for shard in self.shards.values() for name, spec in shard.tensors.items()
         }
 
 

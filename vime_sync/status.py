@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime_sync.errors import ShareUnreachable, SyncError
+from vime_sync.local.intent import remembered_state
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_state
 from vime_sync.model import LineageEntry
@@ -37,19 +38,18 @@ def read_status(paths: LocalPaths, share: Path | None) -> Status:
     """Never raises for what it finds; what it cannot tell is None, and said in a warning."""
     reading = read_state(paths)
     state = reading.state
-    if share is None and state is not None and state.share is not None:
-        share = Path(state.share)
+    remembered = remembered_state(paths)
+    if share is None and remembered is not None and remembered.share is not None:
+        share = Path(remembered.share)
     latest, warnings = _latest(share)
     if state is not None:
         word = "damaged" if state.damaged else "ready"
         return Status(
             state.version, word, latest, state.durable, state.lineage, state.damaged, _text(share), state.base, warnings
         )
-    if paths.intent.exists():
-        word = "updating"
-    else:
-        word = "damaged" if reading.present else "absent"
-    return Status(None, word, latest, False, (), (), _text(share), None, warnings)
+    word = "damaged" if reading.present else "absent"
+    word = "updating" if paths.intent.exists() else word
+    return Status(None, word, latest, False, (), (), _text(share), remembered.base if remembered else None, warnings)
 
 
 def _text(share: Path | None) -> str | None:

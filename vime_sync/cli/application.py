@@ -20,7 +20,8 @@ application = typer.Typer(
 )
 
 Shared = Annotated[
-    Path | None, typer.Option("--shared", envvar="VIME_SYNC_SHARED", help="Directory the trainer publishes to (weight_v*).")
+    Path | None,
+    typer.Option("--shared", envvar="VIME_SYNC_SHARED", help="Directory the trainer publishes to (weight_v*)."),
 ]
 Local = Annotated[Path, typer.Option("--local", envvar="VIME_SYNC_LOCAL", help="This host's checkpoint directory.")]
 Base = Annotated[
@@ -32,7 +33,10 @@ Base = Annotated[
 Threads = Annotated[
     int,
     typer.Option(
-        "--threads", envvar="VIME_SYNC_THREADS", min=0, help="Threads at work; 0: one per core this process may use, at most 16."
+        "--threads",
+        envvar="VIME_SYNC_THREADS",
+        min=0,
+        help="Threads at work; 0: one per core this process may use, at most 16.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", envvar="VIME_SYNC_JSON", help="One JSON document on stdout.")]

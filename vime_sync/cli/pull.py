@@ -56,12 +56,16 @@ def pull(
         typer.Option("--adopt", envvar="VIME_SYNC_ADOPT", help="Take over a LOCAL that holds files of others."),
     ] = False,
     durable: Annotated[
-        bool, typer.Option("--durable", envvar="VIME_SYNC_DURABLE", help="Sync the data before the version is committed.")
+        bool,
+        typer.Option("--durable", envvar="VIME_SYNC_DURABLE", help="Sync the data before the version is committed."),
     ] = False,
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", envvar="VIME_SYNC_WAIT", min=0, help="Seconds to wait for the lock and for a version not ready yet."
+            "--wait",
+            envvar="VIME_SYNC_WAIT",
+            min=0,
+            help="Seconds to wait for the lock and for a version not ready yet.",
         ),
     ] = 0.0,
     threads: Threads = 0,
@@ -120,7 +124,9 @@ def _pull_lines(report: Report) -> list[str]:
 
 def _came_from(report: Report) -> str:
     origin = "" if report.from_version is None else f" from version {report.from_version}"
-    seeded = {None: "", 0: ", seeded from the base"}.get(report.seeded_from, f", seeded from version {report.seeded_from}")
+    seeded = {None: "", 0: ", seeded from the base"}.get(
+        report.seeded_from, f", seeded from version {report.seeded_from}"
+    )
     return origin + seeded + (", the trainer began a new stream" if report.new_stream else "")
 
 
@@ -128,9 +134,17 @@ def _plan_lines(report: Report, plan: Plan) -> list[str]:
     lines = [f"version {plan.target}: planned{_came_from(report)}"]
     for number, planned in enumerate(plan.passes, start=1):
         start = {None: "in place", 0: "seed from the base"}.get(planned.anchor, f"seed from version {planned.anchor}")
-        deltas = f", deltas {planned.deltas[0]} to {planned.deltas[-1]} folded" if planned.deltas else ""
+        if planned.back_to is not None:
+            start = f"back to version {planned.back_to}"
+        deltas = _delta_words(planned.deltas)
         lines.append(f"  pass {number}: {start}{deltas}")
     return lines if plan.passes else [*lines, "  nothing to do"]
+
+
+def _delta_words(deltas: tuple[int, ...]) -> str:
+    if len(deltas) < 2:
+        return f", delta {deltas[0]}" if deltas else ""
+    return f", deltas {deltas[0]} to {deltas[-1]} folded"
 
 
 @application.command(epilog=_VERIFY_EPILOG)

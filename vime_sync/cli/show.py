@@ -41,7 +41,9 @@ def status(
     found = read_status(local_paths(local), shared)
     for warning in found.warnings:
         output.warning(warning)
-    lineage = [{"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in found.lineage]
+    lineage = [
+        {"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in found.lineage
+    ]
     document: dict[str, Any] = {
         "schema": "vime-sync/status/1",
         "local_version": found.local_version,

@@ -22,9 +22,7 @@ MAX_HEADER_BYTES = 100_000_000
 _DTYPE_BITS: Mapping[str, int] = {
     **dict.fromkeys(("F4",), 4),
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    **dict.fromkeys(
-        ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8
-    ),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
@@ -84,7 +82,5 @@ def _tensor_spec(name: str, value: object) -> TensorSpec:
     begin, end = offsets
     total_bits = math.prod(shape) * bits
     if total_bits % 8 or end - begin != total_bits // 8:
-        raise FormatError(
-            f"tensor {name!r} spans {end - begin} bytes, expected {total_bits / 8:g} for {dtype} {shape}"
-        )
+        raise FormatError(f"tensor {name!r} spans {end - begin} bytes, expected {total_bits / 8:g} for {dtype} {shape}")
     return TensorSpec(dtype, tuple(shape), begin, end - begin)

@@ -19,6 +19,7 @@ from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import (
     lineage_from_document,
     lineage_to_document,
+    read_state,
     state_from_document,
     state_to_document,
 )
@@ -103,6 +104,7 @@ class ReplaceIntent:
     state: LocalState
     moves: Mapping[str, str]
     remove: tuple[str, ...]
+    from_version: int | None
 
 
 Intent = ApplyIntent | ReplaceIntent
@@ -123,6 +125,12 @@ def end(paths: LocalPaths) -> None:
     fsio.remove_tree(paths.staged)
 
 
+def drop_staged(paths: LocalPaths) -> None:
+    """Every tensor is at its old bytes again: make room for the state. The journal goes first: nothing is begun."""
+    fsio.unlink(paths.journal)
+    fsio.remove_tree(paths.staged)
+
+
 def end_and_keep(paths: LocalPaths) -> None:
     """As `end`, but what was staged is kept: with it the pass can be taken back from local bytes alone (V1)."""
     fsio.remove_tree(paths.kept)
@@ -130,6 +138,10 @@ def end_and_keep(paths: LocalPaths) -> None:
     fsio.rename(paths.intent, paths.kept / _KEPT_INTENT)
     fsio.sync_directory(paths.sync)
     fsio.unlink(paths.journal)
+
+
+def drop_kept(paths: LocalPaths) -> None:
+    fsio.remove_tree(paths.kept)
 
 
 def read_kept(paths: LocalPaths, state: LocalState) -> ApplyIntent | None:
@@ -141,6 +153,20 @@ def read_kept(paths: LocalPaths, state: LocalState) -> ApplyIntent | None:
     if not isinstance(intent, ApplyIntent) or not _same_lineage(intent.lineage, state.lineage):
         return None
     return intent if intent.steps and not any(step.backward for step in intent.steps) else None
+
+
+def remembered_state(paths: LocalPaths) -> LocalState | None:
+    """What LOCAL knows of itself: the committed state; in the middle of a job the one it began or ends with."""
+    state = read_state(paths).state
+    if state is not None:
+        return state
+    try:
+        intent = read_intent(paths)
+    except ValueError:
+        return None
+    if intent is None:
+        return None
+    return intent.origin if isinstance(intent, ApplyIntent) else intent.state
 
 
 def _same_lineage(one: Lineage, other: Lineage) -> bool:
@@ -174,6 +200,7 @@ def _to_document(intent: Intent) -> dict[str, Any]:
             "state": state_to_document(intent.state),
             "moves": dict(intent.moves),
             "remove": list(intent.remove),
+            "from_version": intent.from_version,
         }
     return {
         "schema": _APPLY_SCHEMA,
@@ -213,7 +240,7 @@ def _to_document(intent: Intent) -> dict[str, Any]:
 def _from_document(document: dict[str, Any]) -> Intent:
     if document["schema"] == _REPLACE_SCHEMA:
         state = state_from_document(document["state"], document["version"])
-        return ReplaceIntent(state, document["moves"], tuple(document["remove"]))
+        return ReplaceIntent(state, document["moves"], tuple(document["remove"]), document["from_version"])
     if document["schema"] != _APPLY_SCHEMA:
         raise ValueError(f"unknown intent {document['schema']!r}")
     return ApplyIntent(
@@ -225,7 +252,12 @@ def _from_document(document: dict[str, Any]) -> Intent:
         ),
         work=tuple(
             TensorWork(
-                name, Span(*span), old, ChecksumFormat(checksum), digest, tuple(StagedPayload(*item) for item in payloads)
+                name,
+                Span(*span),
+                old,
+                ChecksumFormat(checksum),
+                digest,
+                tuple(StagedPayload(*item) for item in payloads),
             )
             for name, span, old, checksum, digest, payloads in document["work"]
         ),

@@ -25,7 +25,8 @@ def check_ownership(paths: LocalPaths, *, adopt: bool) -> None:
         raise UsageError(f"--local {paths.root} is a file, expected a directory or nothing")
     if adopt or not paths.root.exists() or any(path.exists() for path in (paths.owner, paths.state, paths.lock)):
         return
-    foreign = [entry.name for entry in paths.root.iterdir() if entry.name != "lost+found"]
+    # Our own directory without a mark in it: killed between the two.
+    foreign = [entry.name for entry in paths.root.iterdir() if entry.name not in ("lost+found", paths.sync.name)]
     if foreign:
         raise NotOurs(
             f"{paths.root} holds {name_some(foreign)}, which this program did not write; expected an empty directory"
@@ -36,8 +37,21 @@ def mark(paths: LocalPaths) -> None:
     """Write our mark, before the first file of ours."""
     fsio.make_directory(paths.sync)
     if not paths.owner.exists():
-        document = {"schema": "vime-sync/owner/1", "note": "this directory is managed by vime-sync"}
-        fsio.write_atomic(paths.owner, json.dumps(document).encode(), durable=True)
+        write_manifest(paths, set())
+
+
+def write_manifest(paths: LocalPaths, files: set[str]) -> None:
+    """Remember which files are ours, so that it is known without a state too: before the first of them is written."""
+    document = {"schema": "vime-sync/owner/1", "files": sorted(files)}
+    fsio.write_atomic(paths.owner, json.dumps(document).encode(), durable=True)
+
+
+def read_manifest(paths: LocalPaths) -> set[str]:
+    """The files that are ours by our own record; empty where there is none."""
+    try:
+        return {str(name) for name in json.loads(paths.owner.read_bytes())["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def replace_links(paths: LocalPaths, names: list[str]) -> None:

@@ -121,9 +121,7 @@ def lineage_from_document(document: list[list[Any]]) -> Lineage:
 
 
 def stats_to_document(stats: Any) -> dict[str, list[int]]:
-    return {
-        name: [stat.size_bytes, stat.mtime_ns, stat.ctime_ns, stat.inode] for name, stat in sorted(stats.items())
-    }
+    return {name: [stat.size_bytes, stat.mtime_ns, stat.ctime_ns, stat.inode] for name, stat in sorted(stats.items())}
 
 
 def stats_from_document(document: dict[str, list[int]]) -> dict[str, FileStat]:
@@ -142,7 +140,7 @@ def write_table(paths: LocalPaths, table: DigestTable) -> str:
     raw = json.dumps(document).encode()
     name = f"{version_label(table.version)}-{xxh3(raw)}.json"
     fsio.make_directory(paths.tables)
-    if not (paths.tables / name).exists():
+    if not (paths.tables / name).is_file() or (paths.tables / name).read_bytes() != raw:
         fsio.write_atomic(paths.tables / name, raw, durable=True)
     return name
 

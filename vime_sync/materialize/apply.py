@@ -80,8 +80,9 @@ class ApplyJob:
 
     def __enter__(self) -> ApplyJob:
         paths = self.context.paths
-        keep_staged = self.intent.prestaged or not self._fresh
-        self.staging = self._stack.enter_context(Staging(paths, self.intent.steps, fresh=not keep_staged))
+        directory = paths.kept if self.intent.prestaged else paths.staged
+        fresh = self._fresh and not self.intent.prestaged
+        self.staging = self._stack.enter_context(Staging(directory, self.intent.steps, fresh=fresh))
         counts = [block_count(work.span.size_bytes) for work in self.intent.work]
         self.journal = Journal(paths.journal, counts, fresh=self._fresh)
         self._stack.callback(self.journal.close)
@@ -89,6 +90,10 @@ class ApplyJob:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files: what is removed then also frees its space."""
         self._stack.close()
 
     def distrust(self) -> None:
@@ -117,8 +122,8 @@ class ApplyJob:
             return  # begun means that it was staged whole before
         if self.feed is None:
             raise Damaged(
-                f"finishing version {self.intent.version}: tensor {work.name!r} was not staged before the kill, and the "
-                "share does not have it any more",
+                f"finishing version {self.intent.version}: tensor {work.name!r} was not staged before the kill, and "
+                "the share does not have it any more",
                 version=self.intent.version,
                 tensors=(work.name,),
             )
@@ -258,9 +263,7 @@ class ApplyJob:
         # Old values kept from rotten bytes do not undo a tensor that was rebuilt since.
         return number in self.rebuilt and self._back_from_anchor(work, file, buffers, check)
 
-    def _back_from_anchor(
-        self, work: TensorWork, file: fsio.File, buffers: Buffers, check: Callable[[], None]
-    ) -> bool:
+    def _back_from_anchor(self, work: TensorWork, file: fsio.File, buffers: Buffers, check: Callable[[], None]) -> bool:
         if span_digest(file, work.span, buffers, check) == work.old_digest:
             return True
         try:

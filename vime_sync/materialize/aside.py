@@ -145,12 +145,13 @@ class _Job:
         published = chain.published(name)
         if published is not None and digests.published != published[1]:
             raise ChecksumMismatch(
-                f"version {self._version}: tensor {name!r} comes to the {published[0].value} digest {digests.published}, "
-                f"expected {published[1]}",
+                f"version {self._version}: tensor {name!r} comes to the {published[0].value} digest "
+                f"{digests.published}, expected {published[1]}",
                 version=self._version,
                 tensors=(name,),
             )
-        tally.add(read=spec.size_bytes, written=spec.size_bytes)
+        wire = sum(chain.deltas[number].payloads[name].size_bytes for number in chain.touching(name))
+        tally.add(read=spec.size_bytes + wire, written=spec.size_bytes)
         tally.advance("seed", spec.size_bytes)
         with self._guard:
             shard.anchor[name], shard.target[name] = digests.old, digests.new
@@ -239,5 +240,3 @@ class _Job:
 
 def clear_aside(paths: LocalPaths) -> None:
     fsio.remove_tree(paths.aside)
-
-

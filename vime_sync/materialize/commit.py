@@ -31,8 +31,10 @@ def commit(context: Context, state: LocalState, table: DigestTable | None, *, ke
     write_state(context.paths, state)
     if keep:
         intents.end_and_keep(context.paths)
-    else:
-        intents.end(context.paths)
+        return state
+    intents.end(context.paths)
+    if table is not None:
+        intents.drop_kept(context.paths)  # it led to the version before this one
     return state
 
 

@@ -38,8 +38,8 @@ def diagnose(
             failed.append(candidate)
     if tested >= _ENOUGH and len(failed) * 2 > tested:
         return WrongBase(
-            f"version {target}: {len(failed)} of {tested} tensors tried do not come to their published digests, although "
-            "the bytes here are as they were when they were proven: the deltas were made for another base",
+            f"version {target}: {len(failed)} of {tested} tensors tried do not come to their published digests, "
+            "although the bytes here are as they were when they were proven: the deltas were made for another base",
             version=target,
             tensors=failed,
         )

@@ -53,7 +53,12 @@ def prepare_apply(
 
 
 def apply_pass(
-    context: Context, intent: ApplyIntent, table: DigestTable, feed: Feed | None, repairs: frozenset[str], chain: OpenChain
+    context: Context,
+    intent: ApplyIntent,
+    table: DigestTable,
+    feed: Feed | None,
+    repairs: frozenset[str],
+    chain: OpenChain,
 ) -> tuple[LocalState, int]:
     """Apply and commit; returns the new state and how many tensors were repaired.
 
@@ -100,8 +105,11 @@ def undo(job: ApplyJob, failure: Exception) -> Exception:
 
 def commit_back(job: ApplyJob, wrong: frozenset[str]) -> None:
     """The origin is the truth again; where it was no whole version, nothing is."""
+    state = committed_back(job, wrong)
+    job.close()
+    intents.drop_staged(job.context.paths)  # on a full disk the state needs the room (H6)
     if job.intent.origin_proven:
-        commit(job.context, committed_back(job, wrong), None)
+        commit(job.context, state, None)
     else:
         intents.end(job.context.paths)
 

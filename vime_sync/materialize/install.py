@@ -13,7 +13,7 @@ from vime_sync import fsio
 from vime_sync.errors import Damaged, NotOurs
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ReplaceIntent
-from vime_sync.local.ownership import check_collisions
+from vime_sync.local.ownership import check_collisions, read_manifest, write_manifest
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import boot_id, write_state, write_table
 from vime_sync.materialize.aside import Built, clear_aside
@@ -56,8 +56,9 @@ def install(
         anchor_table_name=write_table(paths, built.anchor_table),
         repairs=origin.repairs if origin is not None else 0,
     )
+    write_manifest(paths, {*read_manifest(paths), *removable, *built.moves})
     remove = tuple(sorted(name for name in removable - built.moves.keys() if paths.file(name).exists()))
-    intent = ReplaceIntent(state, built.moves, remove)
+    intent = ReplaceIntent(state, built.moves, remove, origin.version if origin is not None else None)
     intents.begin(paths, intent)
     return finish_install(context, intent)
 
@@ -71,6 +72,8 @@ def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
         _drop_empty_folders(paths, name)
     stats = current_stats(paths, set(intent.moves))
     state = commit(context, replace(intent.state, stats=stats), None)
+    write_manifest(paths, set(intent.moves))
+    intents.drop_kept(paths)
     clear_aside(paths)
     return state
 
@@ -107,7 +110,9 @@ def _move(paths: LocalPaths, moves: Mapping[str, str], stats: Mapping[str, FileS
             fsio.make_directory(target.parent)
             fsio.rename(source, target)
         elif not target.exists() or fsio.stat(target).content_key != stats[name].content_key:
-            raise Damaged(f"{target} was being put in place when the last run ended, and it is not there nor in {source}")
+            raise Damaged(
+                f"{target} was being put in place when the last run ended, and it is not there nor in {source}"
+            )
     for folder in sorted({paths.file(name).parent for name in moves}):
         fsio.sync_directory(folder)
 

@@ -65,7 +65,9 @@ class _PayloadSource:
         return bytes(piece)
 
 
-def open_chain_steps(chain: Chain, name: str, numbers: Sequence[int], size_bytes: int, scratch: Bytes) -> list[BlockStep]:
+def open_chain_steps(
+    chain: Chain, name: str, numbers: Sequence[int], size_bytes: int, scratch: Bytes
+) -> list[BlockStep]:
     """Forward-only steps straight from the share, each frame checked whole first.
 
     Raises StreamChanged, ShareUnreachable, Malformed, CorruptPayload.

@@ -7,6 +7,7 @@ local bytes (docs/DESIGN.md). One file of frames and one of old values per delta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from vime_sync import fsio
 from vime_sync.format.codec import Bytes, overwrite_count
 from vime_sync.local.intent import ApplyIntent, StagedPayload, Step, TensorWork
-from vime_sync.local.paths import LocalPaths
 from vime_sync.materialize.steps import BlockStep, FileRegion, OldValues, naming, open_step, walk_frame
 from vime_sync.model import ChecksumFormat, DeltaVersion, Encoding, Span
 from vime_sync.stream.payloads import SourceFiles
@@ -78,17 +78,16 @@ def _overwrites(intent: ApplyIntent, payload: StagedPayload) -> bool:
 class Staging:
     """The staging files of one pass, open for the time of a job. Safe to share between threads."""
 
-    def __init__(self, paths: LocalPaths, steps: Sequence[Step], *, fresh: bool) -> None:
+    def __init__(self, directory: Path, steps: Sequence[Step], *, fresh: bool) -> None:
         self._steps = steps
         if fresh:
-            fsio.remove_tree(paths.staged)
-        fsio.make_directory(paths.staged)
-        self._frames = [self._open(paths, f"{step.version}.frames", fresh) for step in steps]
-        self._old = [self._open(paths, f"{step.version}.old", fresh) for step in steps]
+            fsio.remove_tree(directory)
+        fsio.make_directory(directory)
+        self._frames = [self._open(directory / f"{step.version}.frames", fresh) for step in steps]
+        self._old = [self._open(directory / f"{step.version}.old", fresh) for step in steps]
 
     @staticmethod
-    def _open(paths: LocalPaths, name: str, fresh: bool) -> fsio.File:
-        path = paths.staged / name
+    def _open(path: Path, fresh: bool) -> fsio.File:
         return fsio.File(path, write=True, create=fresh or not path.exists())
 
     def __enter__(self) -> Staging:

@@ -60,7 +60,9 @@ def naming(version: int, tensor: str) -> Iterator[None]:
     try:
         yield
     except FormatError as problem:
-        raise Malformed(f"version {version}: tensor {tensor!r}: {problem}", version=version, tensors=(tensor,)) from None
+        raise Malformed(
+            f"version {version}: tensor {tensor!r}: {problem}", version=version, tensors=(tensor,)
+        ) from None
     except PayloadError as problem:
         raise CorruptPayload(
             f"version {version}: tensor {tensor!r}: {problem}", version=version, tensors=(tensor,)

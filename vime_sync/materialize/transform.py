@@ -23,7 +23,7 @@ from vime_sync.materialize.steps import BlockStep
 from vime_sync.model import ChecksumFormat, Span
 
 # Where a torn write may have stopped: page boundaries first, then ever finer.
-_TEAR_GRAINS = (4096, 512, 64, 8, 1)
+_TEAR_GRAINS = (4096, 64, 1)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def settle_torn_block(
     if found == doubt.before:
         return other
     moved = _moved(file, span, steps, buffers, doubt, block)
-    whole = _find_tear(block, moved, doubt.after)
+    whole = _find_tear(block, moved, doubt.after, span.offset + start)
     if whole is None:
         return None
     file.write_at(whole.data, span.offset + start)
@@ -150,7 +150,8 @@ def _move(steps: Sequence[BlockStep], block: Bytes, start: int, towards: Side) -
             step.backward(block, start)
 
 
-def _find_tear(torn: Bytes, moved: Bytes, after: int) -> Bytes | None:
+def _find_tear(torn: Bytes, moved: Bytes, after: int, place: int) -> Bytes | None:
+    """`place` is the block's place in its file: a write tears where a page of the file ends."""
     if block_digest(moved.data) == after:  # an overwrite done again over its own torn write
         return moved
     candidate: Bytes = moved.copy()
@@ -159,7 +160,7 @@ def _find_tear(torn: Bytes, moved: Bytes, after: int) -> Bytes | None:
         candidate[:] = moved
         done = 0
         # Only tears that move a differing byte give another candidate.
-        for tear in np.unique((differs // grain + 1) * grain):
+        for tear in np.unique(((differs + place) // grain + 1) * grain - place):
             tear = min(int(tear), len(torn))
             candidate[done:tear] = torn[done:tear]
             done = tear

@@ -18,10 +18,11 @@ from vime_sync.errors import (
     VersionMissing,
     name_some,
 )
+from vime_sync.local.intent import remembered_state
 from vime_sync.local.lock import hold
 from vime_sync.local.ownership import check_ownership, mark
 from vime_sync.local.paths import LocalPaths, check_apart
-from vime_sync.local.state import read_state, write_state
+from vime_sync.local.state import write_state
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, with_findings
 from vime_sync.plan import Plan, Result
@@ -67,7 +68,7 @@ def reconcile(context: Context, request: Request) -> Report:
 
 def _remembered(paths: LocalPaths, request: Request) -> Request:
     """LOCAL remembers its share and base: what is not given is what was given last."""
-    state = read_state(paths).state if paths.root.is_dir() else None
+    state = remembered_state(paths)
     share = request.share or (Path(state.share) if state is not None and state.share else None)
     base = request.base or (Path(state.base) if state is not None and state.base else None)
     if share is None and request.version != 0:
@@ -115,7 +116,9 @@ def verify_local(context: Context) -> Verified:
     try:
         with hold(paths, wait_s=0, check_stop=context.stop.check):
             if paths.intent.exists() and not paths.state.exists():
-                raise Damaged(f"{paths.root} is between two versions: the last run was cut short", hint="Pull: it heals.")
+                raise Damaged(
+                    f"{paths.root} is between two versions: the last run was cut short", hint="Pull: it heals."
+                )
             local = load_local(paths)
             if local is None:
                 raise UsageError(f"{paths.root} has no digest table to verify against", hint="Pull into it first.")

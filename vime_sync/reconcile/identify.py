@@ -18,10 +18,10 @@ from vime_sync.errors import SyncError
 from vime_sync.format.checksum import Hasher, new_hasher
 from vime_sync.format.problems import FormatError
 from vime_sync.local.intent import ApplyIntent, Step, TensorWork
-from vime_sync.local.ownership import replace_links
+from vime_sync.local.ownership import read_manifest, replace_links, write_manifest
 from vime_sync.local.state import boot_id, find_anchor_table, read_state, write_state, write_table
-from vime_sync.materialize.aside import Built, build_aside, has_room
 from vime_sync.materialize.apply import Feed
+from vime_sync.materialize.aside import Built, build_aside, has_room
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.inplace import apply_pass
 from vime_sync.materialize.install import place
@@ -63,6 +63,7 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
             return None
         ours = (*chain.anchor.shards, *chain.anchor.auxiliary)
         replace_links(context.paths, [name for name in ours if context.paths.file(name).is_file()])
+        write_manifest(context.paths, {*read_manifest(context.paths), *ours})
         with report.timed("plan"):
             spans = {
                 name: Span(shard.name, shard.data_offset + spec.begin, spec.size_bytes)
@@ -74,6 +75,8 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
             standings = {name: _standing(chain, name, found[name], anchor) for name in found}
             _distrust_short_digests(context, chain, found, standings)
         known = sum(spans[name].size_bytes for name, standing in standings.items() if standing is not None)
+        if None in standings.values() and request.version != 0 and sources.shows_nothing():
+            return None  # an empty share never resets anything
         worth_it = known * 2 >= sum(span.size_bytes for span in chain.spans.values())
         if not worth_it and has_room(context, chain):
             return None
@@ -150,7 +153,9 @@ def _anchor_digests(context: Context, chain: Chain, found: Mapping[str, Digests]
     table = find_anchor_table(context.paths, chain.anchor.version, chain.anchor.identity)
     if table is not None:
         return table.tensors
-    return tensor_digests(context, chain.anchor, [name for name in found if _by_deltas(chain, name, found[name]) is None])
+    return tensor_digests(
+        context, chain.anchor, [name for name in found if _by_deltas(chain, name, found[name]) is None]
+    )
 
 
 def _by_deltas(chain: Chain, name: str, digests: Digests) -> Standing | None:
@@ -167,7 +172,9 @@ def _standing(chain: Chain, name: str, digests: Digests, anchor: Mapping[str, st
     found = _by_deltas(chain, name, digests)
     if found is None and anchor.get(name) == digests[ChecksumFormat.XXH3_128]:
         touching = chain.touching(name)
-        first = chain.deltas[touching[0]].version - 1 if touching else chain.deltas[-1].version if chain.deltas else None
+        first = (
+            chain.deltas[touching[0]].version - 1 if touching else chain.deltas[-1].version if chain.deltas else None
+        )
         found = Standing(chain.anchor.version, chain.anchor.version if first is None else first)
     return found
 
@@ -178,7 +185,9 @@ def _distrust_short_digests(
     """adler32 is too short to tell states apart: what it recognised is computed from the anchor and compared."""
     doubtful = []
     for name, standing in standings.items():
-        numbers = [number for number in chain.touching(name) if standing and chain.deltas[number].version <= standing.low]
+        numbers = [
+            number for number in chain.touching(name) if standing and chain.deltas[number].version <= standing.low
+        ]
         if numbers and chain.deltas[numbers[-1]].checksum is ChecksumFormat.ADLER32:
             doubtful.append((name, numbers))
     guard = threading.Lock()
@@ -258,7 +267,7 @@ def _to_rebuild(chain: Chain, name: str, span: Span, old: str, anchor: Mapping[s
 
 
 def _replace_other_files(context: Context, chain: Chain, right: set[str]) -> Built:
-    """Shards that are not there or have another header, and other files that differ, are built anew and put in place."""
+    """Shards that are not there or have another header, and other files that differ, are built anew."""
     only = set(chain.anchor.shards) - right
     digests: dict[str, FileDigest] = {}
     for name, file in chain.anchor.auxiliary.items():

@@ -16,6 +16,7 @@ from vime_sync.errors import ChecksumMismatch
 from vime_sync.format.index import INDEX_NAME
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.layout import read_layout
+from vime_sync.local.ownership import read_manifest, write_manifest
 from vime_sync.local.state import boot_id, write_table
 from vime_sync.materialize.aside import has_room
 from vime_sync.materialize.context import Buffers, Context
@@ -42,9 +43,11 @@ def must_overwrite(context: Context, chain: Chain, local: Local | None) -> bool:
 def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> Local:
     """Bring LOCAL to the chain's last version in place. Raises ChecksumMismatch before anything changed."""
     report.warnings.append(
-        f"no room beside {context.paths.root} for a second checkpoint: version {_version(chain)} is written over the old one"
+        f"no room in {context.paths.root} for a second checkpoint: version {_version(chain)} is written over the old "
+        "one, and cannot be undone"
     )
     anchor, target = _hash_source(context, chain)
+    write_manifest(context.paths, {*read_manifest(context.paths), *chain.anchor.auxiliary})
     files = _files(context, chain, local)
     anchor_table = DigestTable(chain.anchor.version, chain.anchor.identity, anchor, files)
     stats = {name: local.state.stats.get(name, _NOT_YET) for name in files}

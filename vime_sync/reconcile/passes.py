@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync.errors import StreamChanged, UsageError
+from vime_sync.errors import Damaged, LineageGap, ShareUnreachable, StreamChanged, UsageError
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
+from vime_sync.local.ownership import read_manifest
 from vime_sync.local.state import boot_id, read_table, write_state
 from vime_sync.materialize.commit import make_durable
 from vime_sync.materialize.context import Context
@@ -60,11 +61,14 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
     """Raises SyncError; LOCAL is then at its old version, or finishes or heals at the next run."""
     recovered = recover(context, sources)
     report.tensors_repaired += recovered.repaired
+    report.tensors_changed += recovered.tensors_changed
     local = _checked(context, report, load_local(context.paths), everything=recovered.suspicious)
     for look in range(_LOOKS):
         try:
             local = _follow(context, request, sources, report, local)
             _finish(context, request, local)
+            if recovered.finished:
+                report.healed(recovered.from_version)
             return
         except StreamChanged:
             if look == _LOOKS - 1:
@@ -94,8 +98,13 @@ def _checked(context: Context, report: Report, local: Local | None, *, everythin
 def _follow(context: Context, request: Request, sources: Sources, report: Report, local: Local | None) -> Local:
     if local is None:
         local = identify(context, request, sources, report)
+        if local is None and request.version != 0 and read_manifest(context.paths) and sources.shows_nothing():
+            raise ShareUnreachable(
+                f"{request.share} shows no version at all, while {context.paths.root} holds bytes of a version that "
+                "cannot be made out: it looks unmounted"
+            )
     with report.timed("plan"):
-        plan = plan_for(context, request, sources, local)
+        plan = _plan_or_damaged(context, request, sources, local)
     report.fill(local, plan)
     if plan.refreshed and local is not None:
         fresh = {entry.version: entry for entry in plan.refreshed}
@@ -106,6 +115,21 @@ def _follow(context: Context, request: Request, sources: Sources, report: Report
         local = _execute(context, request, sources, report, local, planned)
     assert local is not None, "a plan without passes starts from local bytes"
     return local
+
+
+def _plan_or_damaged(context: Context, request: Request, sources: Sources, local: Local | None) -> Plan:
+    """Where bytes of ours lie here that nothing can make out, a missing way is not wrong usage: they are damaged."""
+    try:
+        return plan_for(context, request, sources, local)
+    except (UsageError, LineageGap) as problem:
+        if local is not None or not read_manifest(context.paths):
+            raise
+        missing = problem.version if problem.version is not None else 0
+        raise Damaged(
+            f"the bytes in {context.paths.root} are of no version that is known here, and {problem.message}",
+            hint=f"Make version {missing} reachable (0 is the base: --base), or publish a full version.",
+            version=missing,
+        ) from None
 
 
 def _execute(

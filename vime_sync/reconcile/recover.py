@@ -29,10 +29,16 @@ from vime_sync.stream.payloads import SourceFiles
 
 @dataclass(frozen=True)
 class Recovered:
-    """`repaired` tensors were rebuilt; `suspicious` bytes may not have survived a power loss: hash all of them."""
+    """What was cut short: the version the job came from (None: a seed), and how many tensors it was to change.
+
+    `repaired` tensors were rebuilt; `suspicious` bytes may not have survived a power loss: hash all of them.
+    """
 
     repaired: int = 0
     suspicious: bool = False
+    finished: bool = False
+    from_version: int | None = None
+    tensors_changed: int = 0
 
 
 def recover(context: Context, sources: Sources) -> Recovered:
@@ -55,13 +61,13 @@ def recover(context: Context, sources: Sources) -> Recovered:
     rebooted = intent.boot_id != boot_id()
     with SourceFiles() as files:
         try:
-            repaired = _recover_apply(context, sources, intent, table, files, rebooted=rebooted)
+            recovered = _recover_apply(context, sources, intent, table, files, rebooted=rebooted)
         except Damaged:
-            if not intent.forward_only and intent.origin_proven:
+            if (not intent.forward_only and intent.origin_proven) or sources.shows_nothing():
                 raise
             intents.end(paths)
             return Recovered()
-    return Recovered(repaired, rebooted)
+    return recovered
 
 
 def _recover_replace(context: Context, intent: ReplaceIntent) -> Recovered:
@@ -70,7 +76,8 @@ def _recover_replace(context: Context, intent: ReplaceIntent) -> Recovered:
         finish_install(context, intent)
     except Damaged:
         intents.end(context.paths)  # a file is nowhere any more: identify what is there
-    return Recovered(suspicious=rebooted)
+        return Recovered(suspicious=rebooted)
+    return Recovered(0, rebooted, True, intent.from_version, len(intent.moves))
 
 
 def _recover_apply(
@@ -81,7 +88,7 @@ def _recover_apply(
     files: SourceFiles,
     *,
     rebooted: bool,
-) -> int:
+) -> Recovered:
     def open_chain(side: Side) -> Chain:
         lineage = intent.lineage if side is Side.NEW else intent.origin.lineage
         return sources.lineage_chain(lineage, files)
@@ -94,15 +101,19 @@ def _recover_apply(
             _settle(job)
         if not _can_finish(job):
             commit_back(job, job.back())
-            return 0
+            return Recovered(suspicious=rebooted)
         try:
-            return finish(job, table)[1]
+            repaired = finish(job, table)[1]
+            changed = sum(bool(work.payloads) for work in intent.work)
+            return Recovered(repaired, rebooted, True, intent.origin.version, changed)
         except (Interrupted, LocalIOError):
             raise
         except SyncError:
             if intent.forward_only:
                 raise
-            return 0  # undone: the old version is whole, and the plan that follows meets the reason again
+            return Recovered(
+                suspicious=rebooted
+            )  # undone: the old version is whole, and the plan that follows meets the reason again
 
 
 def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Feed | None:
@@ -124,8 +135,10 @@ def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Fee
 
 def _can_finish(job: ApplyJob) -> bool:
     """Whether forward is open: all that was not begun can still be staged."""
-    return job.feed is not None or job.intent.prestaged or all(
-        job.journal.begun(number) or not work.payloads for number, work in enumerate(job.intent.work)
+    return (
+        job.feed is not None
+        or job.intent.prestaged
+        or all(job.journal.begun(number) or not work.payloads for number, work in enumerate(job.intent.work))
     )
 
 

@@ -53,6 +53,13 @@ class Report:
         self.seeded_from = anchors[0] if anchors else None
         self.warnings.extend(warning for warning in plan.warnings if warning not in self.warnings)
 
+    def healed(self, from_version: int | None) -> None:
+        """The pass began with finishing one that was cut short: what changed since that one began is what was done."""
+        self.from_version = from_version
+        if self.result is Result.ALREADY_CURRENT:
+            back = from_version is not None and self.version < from_version
+            self.result = Result.ROLLED_BACK if back else Result.UPDATED
+
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         started = time.monotonic()

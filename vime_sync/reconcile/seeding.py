@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vime_sync.errors import Damaged, StreamChanged, name_some
 from vime_sync.local.layout import read_layout
-from vime_sync.local.ownership import foreign_files
+from vime_sync.local.ownership import foreign_files, read_manifest
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_state
 from vime_sync.materialize.aside import build_aside
@@ -71,10 +71,11 @@ def _ours(paths: LocalPaths, request: Request, local: Local | None) -> tuple[set
     Ours both ways are those we wrote, and in the peers' directory their checkpoint. What the operator handed over may
     be replaced; it is not removed.
     """
-    ours = set(local.table.files) if local is not None else set()
-    if local is None and read_state(paths).present:
-        ours = {path.name for path in paths.root.glob("*.safetensors*")}
-    if request.adopt or (local is None and ours):
+    ours = read_manifest(paths) if local is None else {*local.table.files, *read_manifest(paths)}
+    if local is None and not ours and read_state(paths).present:
+        ours |= {path.name for path in paths.root.glob("*.safetensors*")}
+        return {*ours, *foreign_files(paths, ours)}, ours
+    if request.adopt:
         return {*ours, *foreign_files(paths, ours)}, ours
     return ours, ours
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vime_sync.checkpoint import read_checkpoint
-from vime_sync.errors import Damaged, ShareUnreachable, SyncError, UsageError
+from vime_sync.errors import Damaged, ShareUnreachable, StreamChanged, SyncError, UsageError
 from vime_sync.format.problems import FormatError
 from vime_sync.materialize.rebuild import Chain
 from vime_sync.model import Checkpoint, DeltaVersion, Lineage, Published, VersionKind
@@ -43,15 +43,23 @@ class Sources:
                 ) from None
         return self._base
 
-    def published(self, version: int) -> Published:
-        """Raises the SyncError that says why the version cannot be used."""
+    def shows_nothing(self) -> bool:
+        """Whether the share has no version at all: where bytes of ours lie here, it looks unmounted (S16)."""
+        return self.share is not None and not self._look().versions
+
+    def _look(self) -> Catalog:
         if self.share is None:
-            raise UsageError(f"version {version} is on the share, and no --shared is given")
+            raise UsageError("a published version is needed, and no --shared is given")
         if self._catalog is None:
             self._catalog = Catalog(self.share)
-        if version not in self._catalog.versions:
-            raise Damaged(f"version {version} is not in {self.share} any more", version=version)
-        entry = self._catalog.entry(version)
+        return self._catalog
+
+    def published(self, version: int) -> Published:
+        """Raises the SyncError that says why the version cannot be used."""
+        catalog = self._look()
+        if version not in catalog.versions:
+            raise StreamChanged(f"version {version} is not in {self.share} any more", version=version)
+        entry = catalog.entry(version)
         if isinstance(entry, SyncError):
             raise entry
         return entry
@@ -59,7 +67,7 @@ class Sources:
     def anchor(self, version: int) -> Checkpoint:
         found = self.base() if version == 0 else self.published(version)
         if not isinstance(found, Checkpoint):
-            raise Damaged(f"version {version} in {self.share} is not a full version any more", version=version)
+            raise StreamChanged(f"version {version} in {self.share} is not a full version any more", version=version)
         return found
 
     def lineage_chain(self, lineage: Lineage, files: SourceFiles) -> Chain:
@@ -69,7 +77,9 @@ class Sources:
         """
         hint = f"Publish version {lineage[0].version} to {lineage[-1].version} again, or a full version."
         if lineage[0].version == 0:
-            hint = f"Give --base the checkpoint that the trainer started from; its deltas up to {lineage[-1].version} too."
+            hint = (
+                f"Give --base the checkpoint that the trainer started from; its deltas up to {lineage[-1].version} too."
+            )
         try:
             anchor = self.anchor(lineage[0].version)
             deltas = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync import fsio
 from vime_sync.errors import StreamChanged
 from vime_sync.local.intent import ApplyIntent, TensorWork, read_kept
 from vime_sync.local.journal import Side
@@ -87,9 +86,6 @@ def _intent_by_kept(context: Context, local: Local, target: int) -> ApplyIntent:
     spans = read_layout(context.paths, local.table).spans
     work += [_proof(name, local.table, spans[name]) for name in local.state.damaged if name not in named]
     lineage = tuple(entry for entry in local.state.lineage if entry.version <= target)
-    # The kept files become the staged ones; the intent that follows says so, and without it they are just removed.
-    fsio.remove_tree(context.paths.staged)
-    fsio.rename(context.paths.kept, context.paths.staged)
     return ApplyIntent(local.state, lineage, steps, tuple(work), boot_id(), prestaged=True)
 
 

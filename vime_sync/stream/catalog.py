@@ -35,7 +35,7 @@ class Catalog:
         self._reference = reference
         self._entries: dict[int, Entry] = {}
         try:
-            names = sorted(os.listdir(share))
+            names = sorted(entry.name for entry in share.iterdir())
         except OSError as problem:
             raise ShareUnreachable(
                 f"listing {share}: {problem.strerror}; expected a readable directory of weight_v* versions"
@@ -156,7 +156,7 @@ def _read_full(directory: Path, version: int, has_index: bool, reference: Signat
     """A directory without an index is not thereby full: publishers write a delta's index last (S1, S2)."""
     print_before = _fingerprint(directory)
     if not has_index:
-        present = {name for name in os.listdir(directory) if name.endswith(".safetensors")}
+        present = {entry.name for entry in directory.iterdir() if entry.name.endswith(".safetensors")}
         if present != {SINGLE_NAME}:
             raise TruncatedError(f"it has no {INDEX_NAME}, and not just one {SINGLE_NAME} either")
     checkpoint = read_checkpoint(directory, version, VersionKind.FULL)

@@ -107,7 +107,8 @@ def _check_frame(delta: DeltaVersion, name: str, payload: Payload, span: Span, f
         overwrite_count(content_size, span.size_bytes)
     elif content_size != span.size_bytes:
         raise LineageMismatch(
-            f"version {delta.version} changes {name!r} by {content_size} bytes, expected the {span.size_bytes} it has here",
+            f"version {delta.version} changes {name!r} by {content_size} bytes, expected the {span.size_bytes} that it "
+            "has here",
             version=delta.version,
             tensors=(name,),
         )
