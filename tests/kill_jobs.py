@@ -52,7 +52,7 @@ def models(kib: int) -> Model:
     return toolkit.make_model(tensors=3, kib=kib)
 
 
-def create(root: Path, job: Job, kib: int = 3072) -> Host:
+def create(root: Path, job: Job, kib: int = 2560) -> Host:
     """A host with everything that the job needs published; LOCAL is still to be brought."""
     host = Host.create(root, model=models(kib))
     job.publish(host)
@@ -197,10 +197,12 @@ def expect_no_lie(host: Host) -> None:
         expect_whole(host)
 
 
-def expect_settled(host: Host, version: int) -> None:
-    """Whole at that version, nothing left to recover, and a next pull has nothing to do."""
+def expect_settled(host: Host, version: int, *, look_again: bool = True) -> None:
+    """Whole at that version, nothing left to recover; and, looking again, nothing to do and all verified."""
     host.expect_local(version)
     assert not intent_path(host.local).exists()
+    if not look_again:
+        return
     again = host.pulled(*PULL_THREADS, version=version)
     assert (again["result"], again["version"], again["bytes_written"]) == ("already_current", version, 0)
     verified = toolkit.vime("verify", "--local", host.local)

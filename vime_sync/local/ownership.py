@@ -54,6 +54,11 @@ def read_manifest(paths: LocalPaths) -> set[str]:
         return set()
 
 
+def holds_ours(paths: LocalPaths) -> bool:
+    """Whether any file of ours lies in LOCAL, of whatever version."""
+    return any(paths.file(name).exists() for name in read_manifest(paths))
+
+
 def replace_links(paths: LocalPaths, names: list[str]) -> None:
     """Give LOCAL files of its own where it has links: nothing is ever written through one (FIELD_GUIDE H8, H19).
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from vime_sync.errors import Damaged, LineageGap, ShareUnreachable, StreamChanged, UsageError
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
-from vime_sync.local.ownership import read_manifest
+from vime_sync.local.ownership import holds_ours
 from vime_sync.local.state import boot_id, read_table, write_state
 from vime_sync.materialize.commit import make_durable
 from vime_sync.materialize.context import Context
@@ -98,7 +98,7 @@ def _checked(context: Context, report: Report, local: Local | None, *, everythin
 def _follow(context: Context, request: Request, sources: Sources, report: Report, local: Local | None) -> Local:
     if local is None:
         local = identify(context, request, sources, report)
-        if local is None and request.version != 0 and read_manifest(context.paths) and sources.shows_nothing():
+        if local is None and request.version != 0 and holds_ours(context.paths) and sources.shows_nothing():
             raise ShareUnreachable(
                 f"{request.share} shows no version at all, while {context.paths.root} holds bytes of a version that "
                 "cannot be made out: it looks unmounted"
@@ -122,7 +122,7 @@ def _plan_or_damaged(context: Context, request: Request, sources: Sources, local
     try:
         return plan_for(context, request, sources, local)
     except (UsageError, LineageGap) as problem:
-        if local is not None or not read_manifest(context.paths):
+        if local is not None or not holds_ours(context.paths):
             raise
         missing = problem.version if problem.version is not None else 0
         raise Damaged(
