@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_POLL_S = 0.0001
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -146,8 +144,10 @@ def _ended(over: int, timeout_s: float) -> bool:
 
 
 def _wait_for(path: Path, over: int) -> float | None:
-    while not path.exists():
-        if _ended(over, _POLL_S):
+    """Without a pause: an intent over a few renames is gone within a millisecond."""
+    name = str(path)
+    while not os.path.exists(name):  # noqa: PTH110
+        if _ended(over, 0):
             return None
     return time.perf_counter()
 

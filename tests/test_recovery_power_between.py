@@ -109,7 +109,7 @@ def test_h03_tensors_that_the_interrupted_pass_does_not_mention_are_hashed_too(
     expect_settled(host, finish)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if not JOBS[name].cramped])
+@pytest.mark.parametrize("name", JOBS)
 def test_h03_power_lost_anywhere_with_any_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run dies at any operation; each file that it had not synced keeps its writes or loses some or all."""
     job = JOBS[name]

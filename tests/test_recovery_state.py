@@ -173,6 +173,31 @@ def test_h04_a_bare_number_is_only_a_hint(claimed: int, host: Host) -> None:
     expect_settled(host, 2)
 
 
+@pytest.mark.parametrize("seen", ["gone", "empty"])
+@pytest.mark.parametrize("content", ["absent", "garbage", "bare"])
+def test_h04_s16_with_the_share_away_an_unknown_state_resets_nothing(content: str, seen: str, host: Host) -> None:
+    """The digest tables know the bytes: this host is no fresh one, and version 0 is no answer."""
+    raw = _SPOILT[content]
+    if raw is None:
+        state_path(host.local).unlink()
+    else:
+        state_path(host.local).write_bytes(raw)
+    before = toolkit.snapshot(host.local)
+    away = host.root / "away"
+    host.shared.rename(away)
+    if seen == "empty":
+        host.shared.mkdir()
+
+    result = host.pull()
+
+    assert (result.code, result.error.get("id")) == (10, "share_unreachable"), result.stderr or result.stdout
+    assert toolkit.snapshot(host.local) == before
+    shutil.rmtree(host.shared, ignore_errors=True)
+    away.rename(host.shared)
+    assert host.pulled()["version"] == 2
+    expect_settled(host, 2)
+
+
 # ---- LOCAL copied or moved elsewhere (FIELD_GUIDE H19)
 
 

@@ -132,6 +132,10 @@ class LocalIOError(SyncError):
     hint = "Free space or mend the filesystem, then run the same command again: it carries on."
 
 
+class NoRoom(LocalIOError):
+    """Known before anything was written: the work does not fit on LOCAL's filesystem."""
+
+
 class Damaged(SyncError):
     """Local bytes are wrong and nothing in reach can rebuild them."""
 

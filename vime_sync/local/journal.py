@@ -63,9 +63,14 @@ class Journal:
         self._file.close()
 
     def record(self, tensor: int, block: int, towards: Side, before: int, after: int) -> None:
-        """To be called before the block is written."""
+        """To be called before the block is written; until `written` the block is in doubt."""
         self._append(int(towards), tensor, block, before, after)
         self._note(tensor, block, towards)
+        self._doubts[tensor] = Doubt(block, towards, before, after)
+
+    def written(self, tensor: int) -> None:
+        """The write that was recorded last has succeeded as a whole."""
+        del self._doubts[tensor]
 
     def record_lost(self, tensor: int) -> None:
         """From here on the tensor's bytes are neither its old nor its new ones, until it was rebuilt."""
@@ -102,7 +107,7 @@ class Journal:
         return sides.rfind(side)
 
     def doubt(self, tensor: int) -> Doubt | None:
-        """Only for a journal read back from disk: a run knows what it wrote itself."""
+        """The block that a kill, or a write that failed half way, left in doubt."""
         return self._doubts.get(tensor)
 
     def settle(self, tensor: int, side: Side) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vime_sync import fsio
 from vime_sync.errors import ChecksumMismatch, Damaged, SyncError
@@ -22,8 +22,8 @@ from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, rebuild, span_digest
 from vime_sync.materialize.staging import Staging
-from vime_sync.materialize.transform import Digests, transform
-from vime_sync.model import ChecksumFormat, DeltaVersion, DigestTable, LocalState
+from vime_sync.materialize.transform import Digests, settle_torn_block, transform
+from vime_sync.model import ChecksumFormat, DeltaVersion
 from vime_sync.stream.payloads import SourceFiles
 
 
@@ -230,11 +230,27 @@ class ApplyJob:
 
     # ---- back
 
+    def settle(self) -> None:
+        """Settle the block of each tensor that a kill or a failed write may have torn; what cannot be is rebuilt."""
+        doubtful = [number for number in range(len(self.intent.work)) if self.journal.doubt(number) is not None]
+        run(self.context, doubtful, self._settle_one)
+
+    def _settle_one(self, number: int, buffers: Buffers, check: Callable[[], None]) -> None:
+        work, doubt = self.intent.work[number], self.journal.doubt(number)
+        assert doubt is not None
+        steps = self.staging.open_steps(work, buffers.scratch, keep_old=doubt.towards is Side.OLD)
+        side = settle_torn_block(self.files.get(work.span.file), work.span, steps, buffers, doubt)
+        if side is None:
+            self.journal.record_lost(number)
+        else:
+            self.journal.settle(number, side)
+
     def back(self) -> frozenset[str]:
         """Bring every tensor that was begun back to its old bytes; returns the names of those that are not right.
 
         Those were rotten before the pass, or had to be rebuilt and cannot be any more.
         """
+        self.settle()
         begun = [number for number in range(len(self.intent.work)) if self.journal.begun(number)]
         # Rotten but never written: still as wrong as it was found.
         wrong = {self.intent.work[number].name for number in self.rotten if not self.journal.begun(number)}
@@ -271,30 +287,3 @@ class ApplyJob:
             return rebuild(chain, work.name, file, work.span.offset, buffers, check).new == work.old_digest
         except SyncError:
             return False
-
-
-def committed_forward(job: ApplyJob, table: DigestTable) -> tuple[LocalState, DigestTable]:
-    """The state and the table that a finished pass commits. Reads only the stats of the touched files."""
-    intent = job.intent
-    files = {work.span.file for work in intent.work}
-    origin = intent.origin
-    state = replace(
-        origin,
-        version=intent.version,
-        lineage=intent.lineage,
-        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
-        damaged=tuple(name for name in origin.damaged if name not in job.digests),
-        repairs=origin.repairs + (1 if job.rebuilt else 0),
-    )
-    return state, DigestTable(intent.version, table.anchor_identity, {**table.tensors, **job.digests}, table.files)
-
-
-def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
-    """The state after an undo: the origin, with the touched files' new stats."""
-    origin = job.intent.origin
-    files = {work.span.file for work in job.intent.work}
-    return replace(
-        origin,
-        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
-        damaged=tuple(sorted({*origin.damaged, *wrong})),
-    )

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vime_sync import fsio
-from vime_sync.errors import ChecksumMismatch, LocalIOError
+from vime_sync.errors import ChecksumMismatch, NoRoom
 from vime_sync.format.checksum import new_hasher, xxh3
 from vime_sync.local.paths import LocalPaths
+from vime_sync.local.room import SPARE_BYTES, make_room, tree_bytes
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.diagnose import diagnose
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, digest_of_step, rebuild, span_digest
 from vime_sync.model import AuxiliaryFile, ChecksumFormat, DigestTable, FileDigest, ShardFile, Span
 
-_SPARE_BYTES = 64 << 20
 _PLAN_NAME = "plan.json"
 
 
@@ -49,9 +49,8 @@ class _Shard:
 
 def has_room(context: Context, chain: Chain) -> bool:
     """Whether a second checkpoint fits beside the live one, counting what a killed run left built."""
-    aside = context.paths.aside
-    built = sum(fsio.stat(path).size_bytes for path in aside.iterdir()) if aside.is_dir() else 0
-    return chain.anchor.size_bytes + _SPARE_BYTES - built <= fsio.free_bytes(context.paths.sync)
+    needed = chain.anchor.size_bytes + SPARE_BYTES - tree_bytes(context.paths.aside)
+    return needed <= make_room(context.paths, needed)
 
 
 def build_aside(context: Context, chain: Chain, only: frozenset[str] | None = None) -> Built:
@@ -93,12 +92,12 @@ class _Job:
 
     def check_room(self) -> None:
         paths = self._context.paths
-        there = sum(fsio.stat(path).size_bytes for path in paths.aside.iterdir())
+        there = tree_bytes(paths.aside)
         needed = sum(shard.source.stat.size_bytes for shard in self._shards)
-        needed += sum(file.stat.size_bytes for file, _ in self._auxiliary) + _SPARE_BYTES - there
-        free = fsio.free_bytes(paths.aside)
+        needed += sum(file.stat.size_bytes for file, _ in self._auxiliary) + SPARE_BYTES - there
+        free = make_room(paths, needed)
         if needed > free:
-            raise LocalIOError(
+            raise NoRoom(
                 f"building version {self._version} needs {needed} bytes on the filesystem of {paths.root}, which has "
                 f"{free} free",
                 hint="Free some space there and run the same command again; what was built is kept.",
@@ -106,7 +105,7 @@ class _Job:
 
     @property
     def _version(self) -> int:
-        return self._chain.deltas[-1].version if self._chain.deltas else self._chain.anchor.version
+        return self._chain.version
 
     def build(self) -> None:
         tally = self._context.tally

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from vime_sync import fsio
-from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, SyncError
+from vime_sync.errors import ChecksumMismatch, Interrupted, NoRoom, SyncError
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, Step
 from vime_sync.local.journal import Side
 from vime_sync.local.ownership import replace_links
+from vime_sync.local.room import SPARE_BYTES, make_room
 from vime_sync.local.state import boot_id
-from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain, committed_back, committed_forward
+from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain
 from vime_sync.materialize.commit import commit
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.diagnose import diagnose
@@ -19,9 +20,6 @@ from vime_sync.materialize.staging import lay_out, staging_bytes
 from vime_sync.materialize.transform import transform
 from vime_sync.model import DeltaVersion, DigestTable, LocalState, Span, lineage_entry
 from vime_sync.stream.payloads import SourceFiles, check_payloads
-
-# Room for the digest table, the intent and the journal, beside what is staged.
-_SPARE_BYTES = 64 << 20
 
 
 def prepare_apply(
@@ -35,16 +33,17 @@ def prepare_apply(
 ) -> ApplyIntent:
     """Check all that needs no decoding, before a local byte changes; returns the intent of the pass.
 
-    Raises LineageMismatch, Malformed, StreamChanged, ShareUnreachable, LocalIOError (no room).
+    Raises LineageMismatch, Malformed, StreamChanged, ShareUnreachable, NoRoom.
     """
     content_sizes = [check_payloads(delta, spans, files) for delta in deltas]
     lineage = origin.lineage + tuple(lineage_entry(delta) for delta in deltas)
     steps = tuple(Step(delta.version, delta.encoding, delta.checksum) for delta in deltas)
     work = lay_out(spans, table.tensors, deltas, content_sizes, repairs)
     intent = ApplyIntent(origin, lineage, steps, work, boot_id())
-    needed, free = staging_bytes(intent) + _SPARE_BYTES, fsio.free_bytes(context.paths.sync)
+    needed = staging_bytes(intent) + SPARE_BYTES
+    free = make_room(context.paths, needed)
     if needed > free:
-        raise LocalIOError(
+        raise NoRoom(
             f"staging version {intent.version} needs {needed} bytes on the filesystem of {context.paths.root}, "
             f"which has {free} free",
             hint="Free some space there and run the same command again.",
@@ -143,3 +142,30 @@ def _first_bad_version(job: ApplyJob, number: int) -> int | None:
         if digests.published != payload.digest:
             return step.version
     return None
+
+
+def committed_forward(job: ApplyJob, table: DigestTable) -> tuple[LocalState, DigestTable]:
+    """The state and the table that a finished pass commits. Reads only the stats of the touched files."""
+    intent = job.intent
+    files = {work.span.file for work in intent.work}
+    origin = intent.origin
+    state = replace(
+        origin,
+        version=intent.version,
+        lineage=intent.lineage,
+        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
+        damaged=tuple(name for name in origin.damaged if name not in job.digests),
+        repairs=origin.repairs + (1 if job.rebuilt else 0),
+    )
+    return state, DigestTable(intent.version, table.anchor_identity, {**table.tensors, **job.digests}, table.files)
+
+
+def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
+    """The state after an undo: the origin, with the touched files' new stats."""
+    origin = job.intent.origin
+    files = {work.span.file for work in job.intent.work}
+    return replace(
+        origin,
+        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
+        damaged=tuple(sorted({*origin.damaged, *wrong})),
+    )

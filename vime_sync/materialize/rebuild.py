@@ -6,7 +6,7 @@ Source and destination are two arguments; nothing here reads the destination's o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vime_sync import fsio
 from vime_sync.format.checksum import new_hasher
@@ -16,18 +16,33 @@ from vime_sync.materialize.context import Buffers
 from vime_sync.materialize.steps import BlockStep, ReadInto, naming, open_step, walk_frame
 from vime_sync.materialize.transform import Digests, SpanHashers
 from vime_sync.model import Checkpoint, ChecksumFormat, DeltaVersion, Payload, Span
-from vime_sync.stream.payloads import SourceFiles
+from vime_sync.stream.payloads import SourceFiles, check_payload
+
+# Each delta folded costs a decoder per thread; a longer chain goes through the tensor more than once.
+_MAX_FOLDED = 48
 
 
 @dataclass(frozen=True)
 class Chain:
-    """An anchor and the deltas above it, with the decoded sizes of their frames."""
+    """An anchor and the deltas above it. `content_sizes` are the decoded sizes of their frames where the whole chain
+    was checked before; a chain for a few tensors is checked tensor by tensor.
+    """
 
     anchor: Checkpoint
     spans: Mapping[str, Span]
     deltas: tuple[DeltaVersion, ...]
-    content_sizes: tuple[Mapping[str, int], ...]
+    content_sizes: tuple[Mapping[str, int], ...] | None
     files: SourceFiles
+
+    @property
+    def version(self) -> int:
+        return self.deltas[-1].version if self.deltas else self.anchor.version
+
+    def cut(self, version: int) -> Chain:
+        """The part of the chain up to `version`."""
+        count = sum(delta.version <= version for delta in self.deltas)
+        sizes = None if self.content_sizes is None else self.content_sizes[:count]
+        return replace(self, deltas=self.deltas[:count], content_sizes=sizes)
 
     def touching(self, name: str) -> list[int]:
         return [number for number, delta in enumerate(self.deltas) if name in delta.payloads]
@@ -38,6 +53,12 @@ class Chain:
             if name in delta.payloads:
                 return delta.checksum, delta.payloads[name].digest
         return None
+
+    def content_size(self, number: int, name: str) -> int:
+        """Decoded size of a payload. Raises what `check_payload` raises."""
+        if self.content_sizes is not None:
+            return self.content_sizes[number][name]
+        return check_payload(self.deltas[number], name, self.spans, self.files)
 
 
 def payload_reader(chain: Chain, delta: DeltaVersion, payload: Payload) -> ReadInto:
@@ -83,7 +104,7 @@ def open_chain_steps(
         def open_source(read_into: ReadInto = read_into, size: int = payload.size_bytes) -> _PayloadSource:
             return _PayloadSource(read_into, size)
 
-        content_size = chain.content_sizes[number][name]
+        content_size = chain.content_size(number, name)
         steps.append(
             open_step(delta.version, name, delta.encoding, open_source, content_size, size_bytes, scratch, None)
         )
@@ -106,23 +127,54 @@ def rebuild(
     of the last delta applied. Raises what the share and the steps raise, OSError.
     """
     applied = chain.touching(name) if numbers is None else list(numbers)
-    span = chain.spans[name]
-    shard = chain.anchor.shards[span.file]
     if checksum is None:
         checksum = chain.deltas[applied[-1]].checksum if applied else ChecksumFormat.XXH3_128
-    steps = open_chain_steps(chain, name, applied, span.size_bytes, buffers.scratch)
+    span = chain.spans[name]
+    shard = chain.anchor.shards[span.file]
+
+    def read_anchor(view: memoryview, offset: int) -> None:
+        chain.files.read_into(view, shard.path, shard.stat, span.offset + offset, chain.anchor.version)
+
+    first = applied[:_MAX_FOLDED] if target is not None else applied
+    digests = _fold(chain, name, first, read_anchor, target, offset, buffers, check, checksum)
+    for begin in range(len(first), len(applied), _MAX_FOLDED):
+        assert target is not None
+
+        def read_written(view: memoryview, offset: int, written: fsio.File = target, place: int = offset) -> None:
+            written.read_into(view, place + offset)
+
+        batch = applied[begin : begin + _MAX_FOLDED]
+        digests = replace(
+            _fold(chain, name, batch, read_written, target, offset, buffers, check, checksum), old=digests.old
+        )
+    return digests
+
+
+def _fold(
+    chain: Chain,
+    name: str,
+    numbers: Sequence[int],
+    read_source: ReadInto,
+    target: fsio.File | None,
+    offset: int,
+    buffers: Buffers,
+    check: Callable[[], None],
+    checksum: ChecksumFormat,
+) -> Digests:
+    size_bytes = chain.spans[name].size_bytes
+    steps = open_chain_steps(chain, name, numbers, size_bytes, buffers.scratch)
     hashers = SpanHashers(checksum)
-    for start in range(0, span.size_bytes, BLOCK_BYTES):
+    for start in range(0, size_bytes, BLOCK_BYTES):
         check()
-        block = buffers.current[: min(BLOCK_BYTES, span.size_bytes - start)]
-        chain.files.read_into(block.data, shard.path, shard.stat, span.offset + start, chain.anchor.version)
+        block = buffers.current[: min(BLOCK_BYTES, size_bytes - start)]
+        read_source(block.data, start)
         hashers.old.update(block.data)
         for step in steps:
             step.forward(block, start)
         hashers.update_new(block)
         if target is not None:
             target.write_at(block.data, offset + start)
-    return hashers.result(span.size_bytes)
+    return hashers.result(size_bytes)
 
 
 def digest_of_step(chain: Chain, name: str, count: int, buffers: Buffers, check: Callable[[], None]) -> bool:

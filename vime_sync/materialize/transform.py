@@ -99,6 +99,7 @@ def transform(
         if after != before:
             journal.record(tensor, number, want, before, after)
             file.write_at(block.data, span.offset + start)
+            journal.written(tensor)
             written_bytes += len(block)
     return hashers.result(written_bytes)
 

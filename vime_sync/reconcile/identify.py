@@ -82,7 +82,7 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
             return None
         lows = [standing.low for standing in standings.values() if standing is not None]
         settled = max(lows, default=chain.anchor.version)
-        return _settle(context, request, sources, report, _cut(chain, settled), files, spans, found, anchor, standings)
+        return _settle(context, request, sources, report, chain.cut(settled), files, spans, found, anchor, standings)
 
 
 def _find_chain(context: Context, request: Request, sources: Sources, files: SourceFiles) -> Chain | None:
@@ -100,11 +100,6 @@ def _find_chain(context: Context, request: Request, sources: Sources, files: Sou
         except SyncError:
             continue
     return None
-
-
-def _cut(chain: Chain, version: int) -> Chain:
-    count = sum(delta.version <= version for delta in chain.deltas)
-    return replace(chain, deltas=chain.deltas[:count], content_sizes=chain.content_sizes[:count])
 
 
 def _matching_shards(context: Context, chain: Chain) -> dict[str, ShardFile]:
@@ -159,7 +154,7 @@ def _anchor_digests(context: Context, chain: Chain, found: Mapping[str, Digests]
 
 
 def _by_deltas(chain: Chain, name: str, digests: Digests) -> Standing | None:
-    above = chain.deltas[-1].version if chain.deltas else chain.anchor.version
+    above = chain.version
     for number in reversed(chain.touching(name)):
         delta = chain.deltas[number]
         if digests[delta.checksum] == delta.payloads[name].digest:
@@ -215,7 +210,7 @@ def _settle(
     standings: Mapping[str, Standing | None],
 ) -> Local:
     """Bring every tensor to the chain's last version, in place, and commit it."""
-    version = chain.deltas[-1].version if chain.deltas else chain.anchor.version
+    version = chain.version
     built = _replace_other_files(context, chain, {span.file for span in spans.values()})
     ours = {name: digests[ChecksumFormat.XXH3_128] for name, digests in found.items()}
     table = DigestTable(
@@ -244,7 +239,7 @@ def _settle(
     if not wrong and not behind:
         write_state(context.paths, state)
         return Local(state, table)
-    work = lay_out(spans, ours, chain.deltas, chain.content_sizes, frozenset(), behind)
+    work = lay_out(spans, ours, chain.deltas, chain.content_sizes or (), frozenset(), behind)
     work += tuple(_to_rebuild(chain, tensor, spans[tensor], ours[tensor], anchor) for tensor in sorted(wrong))
     steps = tuple(Step(delta.version, delta.encoding, delta.checksum) for delta in chain.deltas)
     intent = ApplyIntent(state, state.lineage, steps, work, boot_id(), origin_proven=False)

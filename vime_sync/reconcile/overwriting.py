@@ -43,7 +43,7 @@ def must_overwrite(context: Context, chain: Chain, local: Local | None) -> bool:
 def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> Local:
     """Bring LOCAL to the chain's last version in place. Raises ChecksumMismatch before anything changed."""
     report.warnings.append(
-        f"no room in {context.paths.root} for a second checkpoint: version {_version(chain)} is written over the old "
+        f"no room in {context.paths.root} for a second checkpoint: version {chain.version} is written over the old "
         "one, and cannot be undone"
     )
     anchor, target = _hash_source(context, chain)
@@ -60,7 +60,7 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
         if digest != local.table.tensors[name] or name in local.state.damaged
     )
     intent = ApplyIntent(origin, lineage_of(chain), (), work, boot_id(), forward_only=True)
-    table = DigestTable(_version(chain), chain.anchor.identity, local.table.tensors, files)
+    table = DigestTable(chain.version, chain.anchor.identity, local.table.tensors, files)
     names = frozenset(item.name for item in work)
     apply_pass(context, intent, table, None, names, lambda side: chain)
     report.tensors_changed = len(work)
@@ -69,10 +69,6 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     committed = load_local(context.paths)
     assert committed is not None, "it was written a moment ago"
     return committed
-
-
-def _version(chain: Chain) -> int:
-    return chain.deltas[-1].version if chain.deltas else chain.anchor.version
 
 
 def _hash_source(context: Context, chain: Chain) -> tuple[dict[str, str], dict[str, str]]:
@@ -86,9 +82,9 @@ def _hash_source(context: Context, chain: Chain) -> tuple[dict[str, str], dict[s
         published = chain.published(name)
         if published is not None and digests.published != published[1]:
             raise ChecksumMismatch(
-                f"version {_version(chain)}: tensor {name!r} comes to the digest {digests.published}, expected "
+                f"version {chain.version}: tensor {name!r} comes to the digest {digests.published}, expected "
                 f"{published[1]}",
-                version=_version(chain),
+                version=chain.version,
                 tensors=(name,),
             )
         with guard:

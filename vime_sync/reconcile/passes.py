@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync.errors import Damaged, LineageGap, ShareUnreachable, StreamChanged, UsageError
+from vime_sync.errors import Damaged, LineageGap, NoRoom, ShareUnreachable, StreamChanged, UsageError
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
 from vime_sync.local.ownership import holds_ours
@@ -151,7 +151,16 @@ def _execute(
         return step_back(context, sources, report, local, planned)
     if not planned.deltas and not local.state.damaged:
         return local  # only files were to be mended
-    return step_forward(context, sources, report, local, planned)
+    try:
+        return step_forward(context, sources, report, local, planned)
+    except NoRoom:
+        if len(planned.deltas) < 2:
+            raise
+    # Fewer deltas at a time stage less at a time.
+    half = len(planned.deltas) // 2
+    for deltas in (planned.deltas[:half], planned.deltas[half:]):
+        local = _execute(context, request, sources, report, local, PlannedPass(None, deltas))
+    return local
 
 
 def _finish(context: Context, request: Request, local: Local) -> None:

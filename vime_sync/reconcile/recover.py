@@ -7,7 +7,6 @@ finished from what is staged (and from the share for what was not begun), or und
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vime_sync.errors import Damaged, Interrupted, LocalIOError, SyncError
@@ -16,12 +15,10 @@ from vime_sync.local.intent import ApplyIntent, ReplaceIntent
 from vime_sync.local.journal import Side
 from vime_sync.local.state import boot_id, read_state, read_table
 from vime_sync.materialize.apply import ApplyJob, Feed
-from vime_sync.materialize.context import Buffers, Context
+from vime_sync.materialize.context import Context
 from vime_sync.materialize.inplace import commit_back, finish
 from vime_sync.materialize.install import finish_install
-from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain
-from vime_sync.materialize.transform import settle_torn_block
 from vime_sync.model import DeltaVersion, DigestTable
 from vime_sync.reconcile.sources import Sources
 from vime_sync.stream.payloads import SourceFiles
@@ -98,7 +95,7 @@ def _recover_apply(
         if rebooted:
             job.distrust()
         else:
-            _settle(job)
+            job.settle()
         if not _can_finish(job):
             commit_back(job, job.back())
             return Recovered(suspicious=rebooted)
@@ -140,22 +137,3 @@ def _can_finish(job: ApplyJob) -> bool:
         or job.intent.prestaged
         or all(job.journal.begun(number) or not work.payloads for number, work in enumerate(job.intent.work))
     )
-
-
-def _settle(job: ApplyJob) -> None:
-    """Settle the block of each tensor that the kill may have torn; what cannot be settled is rebuilt."""
-    doubtful = [number for number in range(len(job.intent.work)) if job.journal.doubt(number) is not None]
-
-    def settle(number: int, buffers: Buffers, check: Callable[[], None]) -> None:
-        work = job.intent.work[number]
-        doubt = job.journal.doubt(number)
-        if doubt is None:
-            return
-        steps = job.staging.open_steps(work, buffers.scratch, keep_old=doubt.towards is Side.OLD)
-        side = settle_torn_block(job.files.get(work.span.file), work.span, steps, buffers, doubt)
-        if side is None:
-            job.journal.record_lost(number)
-        else:
-            job.journal.settle(number, side)
-
-    run(job.context, doubtful, settle)

@@ -96,7 +96,7 @@ class Sources:
                 hint=hint,
                 version=problem.version if problem.version is not None else lineage[0].version,
             ) from None
-        return open_chain(anchor, deltas, files)
+        return Chain(anchor, anchor.spans(), tuple(deltas), None, files)
 
 
 def open_chain(anchor: Checkpoint, deltas: Sequence[DeltaVersion], files: SourceFiles) -> Chain:

@@ -76,24 +76,27 @@ def check_payloads(delta: DeltaVersion, spans: Mapping[str, Span], files: Source
 
     Raises LineageMismatch for tensors or sizes the checkpoint lacks (S8), Malformed for frames (S11, H15).
     """
-    sizes: dict[str, int] = {}
-    for name, payload in delta.payloads.items():
-        span = spans.get(name)
-        if span is None:
-            raise LineageMismatch(
-                f"version {delta.version} changes the tensor {name!r}, which the checkpoint here does not have",
-                version=delta.version,
-                tensors=(name,),
-            )
-        try:
-            sizes[name] = _check_frame(delta, name, payload, span, files)
-        except FormatError as problem:
-            raise Malformed(
-                f"version {delta.version}: {payload.shard}: tensor {name!r}: {problem}",
-                version=delta.version,
-                tensors=(name,),
-            ) from None
-    return sizes
+    return {name: check_payload(delta, name, spans, files) for name in delta.payloads}
+
+
+def check_payload(delta: DeltaVersion, name: str, spans: Mapping[str, Span], files: SourceFiles) -> int:
+    """As `check_payloads`, of one tensor."""
+    payload = delta.payloads[name]
+    span = spans.get(name)
+    if span is None:
+        raise LineageMismatch(
+            f"version {delta.version} changes the tensor {name!r}, which the checkpoint here does not have",
+            version=delta.version,
+            tensors=(name,),
+        )
+    try:
+        return _check_frame(delta, name, payload, span, files)
+    except FormatError as problem:
+        raise Malformed(
+            f"version {delta.version}: {payload.shard}: tensor {name!r}: {problem}",
+            version=delta.version,
+            tensors=(name,),
+        ) from None
 
 
 def _check_frame(delta: DeltaVersion, name: str, payload: Payload, span: Span, files: SourceFiles) -> int:
