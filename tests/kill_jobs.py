@@ -176,10 +176,10 @@ def intent_path(local: Path) -> Path:
 
 
 def stated_version(local: Path) -> int | None:
-    """The version that the state shared with the peers names; None while there is none."""
+    """The version that the state shared with the peers names; None while there is none, or it is garbage."""
     try:
-        return int(json.loads(state_path(local).read_text(encoding="utf-8"))["version"])
-    except FileNotFoundError:
+        return int(json.loads(state_path(local).read_bytes())["version"])
+    except (FileNotFoundError, ValueError):
         return None
 
 

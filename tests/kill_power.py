@@ -22,8 +22,9 @@ class Place:
     size_bytes: int
 
 
-def tensor_place(local: Path, tensor: str) -> Place:
-    for path in sorted(local.glob("*.safetensors")):
+def tensor_place(local: Path, tensor: str, shard: str | None = None) -> Place:
+    """In the shard of that name, or in whichever has it."""
+    for path in sorted(local.glob("*.safetensors")) if shard is None else [local / shard]:
         header, _ = toolkit.split_shard(path)
         if tensor in header:
             (header_bytes,) = struct.unpack("<Q", path.read_bytes()[:8])

@@ -14,9 +14,14 @@ import pytest
 
 from vime_sync import errors
 from vime_sync.cli.application import EXIT_CODES
+from vime_sync.format.frame import MAX_WINDOW_BYTES
+from vime_sync.local.journal import BLOCK_BYTES
+from vime_sync.local.room import SPARE_BYTES
+from vime_sync.plan import MAX_DELTAS_IN_PLACE, MAX_DELTAS_IN_SEED
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "vime_sync"
+DESIGN = (PACKAGE / "docs" / "DESIGN.md").read_text(encoding="utf-8")
 MAX_LINES = 300
 
 # Part of the package -> the other parts that it may import.
@@ -35,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "plan": VALUES,
     "materialize": {"local", "stream", *BELOW_LOCAL},
     "reconcile": BELOW_RECONCILE,
-    "status": BELOW_RECONCILE,
+    "status": {"reconcile", *BELOW_RECONCILE},
     "inspection": {"reconcile", *BELOW_RECONCILE},
     "cli": {"reconcile", "status", "inspection", *BELOW_RECONCILE},
     "__main__": {"cli"},
@@ -117,6 +122,19 @@ def _others_imported(path: Path) -> set[str]:
 
 def test_every_part_of_the_package_has_its_arrows() -> None:
     assert {_part(dotted) for dotted in KNOWN} == ARROWS.keys()
+
+
+def test_the_design_document_draws_these_arrows() -> None:
+    told: dict[str, set[str]] = {}
+    section = DESIGN.split("\n## 4. Parts\n", 1)[1].split("\n## ", 1)[0]
+    for parts, arrows in re.findall(r"^\| (`.*?`) \| (.*) \|$", section, re.MULTILINE):
+        named = set(re.findall(r"`(\w+)`", arrows))
+        if arrows.endswith("and what these may"):
+            named = named.union(*(told[part] for part in named))
+        elif arrows.startswith("all above"):
+            named = set(told)
+        told.update(dict.fromkeys(re.findall(r"`(\w+)`", parts), named))
+    assert told == {part: arrows for part, arrows in ARROWS.items() if part.isalpha()}
 
 
 @pytest.mark.parametrize("path", _modules(), ids=_name)
@@ -230,6 +248,16 @@ def test_no_module_is_long(directory: str) -> None:
 @pytest.mark.parametrize("path", _modules(), ids=_name)
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(_tree(path))
+
+
+def test_the_design_document_tells_the_limits_of_the_code() -> None:
+    for told in (
+        f"At most {MAX_DELTAS_IN_PLACE} deltas are folded into one pass in place**, {MAX_DELTAS_IN_SEED} into a seed",
+        f"blocks of {BLOCK_BYTES >> 20} MiB",
+        f"what is staged plus {SPARE_BYTES >> 20} MiB",
+        f"(a window of at most {MAX_WINDOW_BYTES >> 20} MiB)",
+    ):
+        assert told in DESIGN
 
 
 # ---- errors

@@ -15,12 +15,13 @@ from vime_sync.format.checksum import xxh3
 from vime_sync.format.header import LENGTH_BYTES, header_length, parse_header
 from vime_sync.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from vime_sync.format.problems import FormatError, TruncatedError
-from vime_sync.model import AuxiliaryFile, Checkpoint, FileStat, ShardFile, VersionKind
+from vime_sync.model import SYNC_DIRECTORY, AuxiliaryFile, Checkpoint, FileStat, ShardFile, VersionKind
 
 SINGLE_NAME = "model.safetensors"
-SYNC_DIRECTORY = ".weight_sync"
+# File names need not be UTF-8.
+_AS_NAMED = ("utf-8", "surrogateescape")
 # Never part of a checkpoint: our own records, a clone's history, what a filesystem keeps at its root.
-_IGNORED_DIRECTORIES = frozenset((SYNC_DIRECTORY, ".git", "lost+found"))
+_IGNORED_NAMES = frozenset((SYNC_DIRECTORY, ".git", "lost+found"))
 
 
 def read_index(directory: Path) -> tuple[Index, bytes] | None:
@@ -101,7 +102,7 @@ def read_checkpoint(directory: Path, version: int, kind: VersionKind) -> Checkpo
     stats.update((name, file.stat) for name, file in auxiliary.items())
     structure = [xxh3(raw), *(f"{name} {shards[name].header_digest}" for name in names)]
     content = [f"{name} {stat.size_bytes} {stat.mtime_ns}" for name, stat in sorted(stats.items())]
-    identity = f"{xxh3(chr(10).join(structure).encode())}-{xxh3(chr(10).join(content).encode())}"
+    identity = f"{xxh3(chr(10).join(structure).encode(*_AS_NAMED))}-{xxh3(chr(10).join(content).encode(*_AS_NAMED))}"
     return Checkpoint(version, kind, directory, shards, auxiliary, identity, fingerprint(stats), tuple(sorted(skipped)))
 
 
@@ -131,8 +132,8 @@ def _walk(directory: Path) -> Iterator[tuple[str, FileStat]]:
             subdirectories.clear()
             continue
         entered.add(identity)
-        subdirectories[:] = sorted(name for name in subdirectories if name not in _IGNORED_DIRECTORIES)
-        for name in sorted(names):
+        subdirectories[:] = sorted(name for name in subdirectories if name not in _IGNORED_NAMES)
+        for name in sorted(set(names) - _IGNORED_NAMES):
             path = Path(folder) / name
             if path.is_file():  # neither a dangling link nor a pipe
                 yield path.relative_to(directory).as_posix(), fsio.stat(path)
@@ -147,4 +148,4 @@ def fingerprint(stats: dict[str, FileStat]) -> str:
     lines = [
         f"{name} {stat.size_bytes} {stat.mtime_ns} {stat.ctime_ns} {stat.inode}" for name, stat in sorted(stats.items())
     ]
-    return xxh3("\n".join(lines).encode())
+    return xxh3("\n".join(lines).encode(*_AS_NAMED))

@@ -134,6 +134,15 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def forget_cache(path: Path) -> None:
+    """Drop the clean pages of a file from the page cache."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def sync_file(path: Path) -> None:
     with File(path) as file:
         file.sync()

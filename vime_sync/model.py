@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# Our records and the peers', below LOCAL; never part of a checkpoint.
+SYNC_DIRECTORY = ".weight_sync"
+
 
 class Encoding(str, enum.Enum):
     """How a delta's payload turns old bytes into new ones."""

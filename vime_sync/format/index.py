@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from vime_sync.format.problems import FormatError
 from vime_sync.format.strict_json import parse_object, string_map
-from vime_sync.model import ChecksumFormat, Encoding, version_label
+from vime_sync.model import SYNC_DIRECTORY, ChecksumFormat, Encoding, version_label
 
 INDEX_NAME = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 100_000_000
@@ -73,7 +73,7 @@ def parse_index(raw: bytes) -> Index:
 def check_file_name(name: str) -> None:
     """A file an index may name lies inside its directory and is a safetensors file (FIELD_GUIDE S19)."""
     parts = name.split("/")
-    if PurePosixPath(name).is_absolute() or any(part in ("", ".", "..") for part in parts):
+    if PurePosixPath(name).is_absolute() or any(part in ("", ".", "..", SYNC_DIRECTORY) for part in parts):
         raise FormatError(f"index names the file {name[:80]!r}, expected one inside the version's directory")
     if not name.isprintable() or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
         raise FormatError(f"index names the file {name[:80]!r}, which cannot be a file name")

@@ -113,6 +113,11 @@ Intent = ApplyIntent | ReplaceIntent
 def begin(paths: LocalPaths, intent: Intent) -> None:
     """From here on the bytes may be between two versions. Durable when this returns."""
     fsio.write_atomic(paths.intent, json.dumps(_to_document(intent)).encode(), durable=True)
+    withdraw_state(paths)
+
+
+def withdraw_state(paths: LocalPaths) -> None:
+    """No version is committed until the next state is written. Durable when this returns."""
     fsio.unlink(paths.state)
     fsio.sync_directory(paths.sync)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_sync.checkpoint import SYNC_DIRECTORY
 from vime_sync.errors import UsageError
+from vime_sync.model import SYNC_DIRECTORY
 
 
 @dataclass(frozen=True)

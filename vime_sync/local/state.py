@@ -27,6 +27,9 @@ from vime_sync.model import (
     version_label,
 )
 
+# Stands for no boot at all: a sync failed, and what the page cache holds may never have reached the disk.
+DISTRUSTED_BOOT = "sync failed"
+
 _SCHEMA = 1
 _OURS = "vime_sync"
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from vime_sync import fsio
 from vime_sync.local import intent as intents
 from vime_sync.local.paths import LocalPaths
-from vime_sync.local.state import boot_id, drop_tables, write_state, write_table
+from vime_sync.local.state import DISTRUSTED_BOOT, boot_id, drop_tables, write_state, write_table
 from vime_sync.materialize.context import Context
 from vime_sync.model import DigestTable, FileStat, LocalState
 
 
-def commit(context: Context, state: LocalState, table: DigestTable | None, *, keep: bool = False) -> LocalState:
-    """Make `state` the truth, with a new digest table where given; ends the intent. Returns it as written.
+def commit(context: Context, state: LocalState, table: DigestTable | None) -> LocalState:
+    """Make `state` the truth, with a new digest table where given. Returns it as written.
 
-    With `keep` what was staged stays, so that the pass can be taken back.
+    What is left of the job is cleared by `clear` after that: a failure there must not undo what is committed.
     """
     if table is not None:
         state = replace(state, table_name=write_table(context.paths, table))
@@ -29,19 +29,27 @@ def commit(context: Context, state: LocalState, table: DigestTable | None, *, ke
         _sync_files(context.paths, state)
     state = replace(state, boot_id=boot_id(), durable=context.durable)
     write_state(context.paths, state)
-    if keep:
-        intents.end_and_keep(context.paths)
-        return state
-    intents.end(context.paths)
-    if table is not None:
-        intents.drop_kept(context.paths)  # it led to the version before this one
     return state
+
+
+def clear(paths: LocalPaths, *, keep: bool) -> None:
+    """End the intent of a job that led to a new version; with `keep` what it staged stays, to take it back."""
+    if keep:
+        intents.end_and_keep(paths)
+    else:
+        intents.end(paths)
+        intents.drop_kept(paths)  # it led to the version before this one
 
 
 def make_durable(context: Context, state: LocalState) -> LocalState:
     """Sync every file of the checkpoint and say so in the state. Only then can older digest tables go."""
     if not state.durable:
-        _sync_files(context.paths, state)
+        try:
+            _sync_files(context.paths, state)
+        except OSError:
+            # The kernel reports a lost write once, and counts the pages as clean from then on: believe no cache.
+            write_state(context.paths, replace(state, boot_id=DISTRUSTED_BOOT))
+            raise
         state = replace(state, durable=True)
         write_state(context.paths, state)
     drop_tables(context.paths, {state.table_name, state.anchor_table_name})
@@ -56,6 +64,13 @@ def _sync_files(paths: LocalPaths, state: LocalState) -> None:
         folders.update(parent for parent in path.parents if parent.is_relative_to(paths.root))
     for folder in sorted(folders):
         fsio.sync_directory(folder)
+
+
+def forget_cache(paths: LocalPaths, state: LocalState) -> None:
+    """Have the files read from the disk again, after a sync of them failed."""
+    for name in state.stats:
+        if paths.file(name).is_file():
+            fsio.forget_cache(paths.file(name))
 
 
 def current_stats(paths: LocalPaths, names: set[str]) -> dict[str, FileStat]:

@@ -13,7 +13,7 @@ from vime_sync.local.ownership import replace_links
 from vime_sync.local.room import SPARE_BYTES, make_room
 from vime_sync.local.state import boot_id
 from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain
-from vime_sync.materialize.commit import commit
+from vime_sync.materialize.commit import clear, commit
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.diagnose import diagnose
 from vime_sync.materialize.staging import lay_out, staging_bytes
@@ -78,8 +78,7 @@ def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
     try:
         job.forward()
         state, new_table = committed_forward(job, table)
-        keep = intent.origin_proven and not intent.prestaged and not any(step.backward for step in intent.steps)
-        return commit(job.context, state, new_table, keep=keep and bool(intent.steps)), len(job.rebuilt)
+        state = commit(job.context, state, new_table)
     except Interrupted:
         raise
     except Exception as failure:
@@ -87,10 +86,15 @@ def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
             raise  # the bytes that were replaced are nowhere any more: the intent stays, the next run goes on
         problem = undo(job, failure)
         raise problem from (failure if problem is not failure else None)
+    forward = bool(intent.steps) and not any(step.backward for step in intent.steps)
+    clear(job.context.paths, keep=forward and intent.origin_proven)
+    return state, len(job.rebuilt)
 
 
 def undo(job: ApplyJob, failure: Exception) -> Exception:
     """Make the old version whole again, find out whose fault it was, commit; returns the error to raise."""
+    # The commit itself may have failed half way: a state must not stand beside bytes that are being undone.
+    intents.withdraw_state(job.context.paths)
     wrong = job.back()
     problem: Exception = failure
     backward = any(step.backward for step in job.intent.steps)
@@ -109,8 +113,7 @@ def commit_back(job: ApplyJob, wrong: frozenset[str]) -> None:
     intents.drop_staged(job.context.paths)  # on a full disk the state needs the room (H6)
     if job.intent.origin_proven:
         commit(job.context, state, None)
-    else:
-        intents.end(job.context.paths)
+    intents.end(job.context.paths)
 
 
 def _diagnose(job: ApplyJob, failure: ChecksumMismatch) -> SyncError:

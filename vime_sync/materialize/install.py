@@ -17,7 +17,7 @@ from vime_sync.local.ownership import check_collisions, read_manifest, write_man
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import boot_id, write_state, write_table
 from vime_sync.materialize.aside import Built, clear_aside
-from vime_sync.materialize.commit import commit, current_stats
+from vime_sync.materialize.commit import clear, commit, current_stats
 from vime_sync.materialize.context import Context
 from vime_sync.model import FileStat, Lineage, LocalState
 
@@ -72,8 +72,8 @@ def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
         _drop_empty_folders(paths, name)
     stats = current_stats(paths, set(intent.moves))
     state = commit(context, replace(intent.state, stats=stats), None)
+    clear(paths, keep=False)
     write_manifest(paths, set(intent.moves))
-    intents.drop_kept(paths)
     clear_aside(paths)
     return state
 

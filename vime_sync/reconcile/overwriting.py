@@ -52,7 +52,14 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     anchor_table = DigestTable(chain.anchor.version, chain.anchor.identity, anchor, files)
     stats = {name: local.state.stats.get(name, _NOT_YET) for name in files}
     stats.update((name, _NOT_YET) for name, file in files.items() if file != local.table.files.get(name))
-    origin = replace(local.state, stats=stats, anchor_table_name=write_table(context.paths, anchor_table))
+    # The old tensors' digests beside the new files': what a run that takes this up after a kill starts from.
+    table = DigestTable(chain.version, chain.anchor.identity, local.table.tensors, files)
+    origin = replace(
+        local.state,
+        stats=stats,
+        table_name=write_table(context.paths, table),
+        anchor_table_name=write_table(context.paths, anchor_table),
+    )
     spans = read_layout(context.paths, local.table).spans
     work = tuple(
         TensorWork(name, spans[name], local.table.tensors[name], ChecksumFormat.XXH3_128, digest, ())
@@ -60,7 +67,6 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
         if digest != local.table.tensors[name] or name in local.state.damaged
     )
     intent = ApplyIntent(origin, lineage_of(chain), (), work, boot_id(), forward_only=True)
-    table = DigestTable(chain.version, chain.anchor.identity, local.table.tensors, files)
     names = frozenset(item.name for item in work)
     apply_pass(context, intent, table, None, names, lambda side: chain)
     report.tensors_changed = len(work)

@@ -8,8 +8,8 @@ from vime_sync.errors import Damaged, LineageGap, NoRoom, ShareUnreachable, Stre
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
 from vime_sync.local.ownership import holds_ours
-from vime_sync.local.state import boot_id, read_table, write_state
-from vime_sync.materialize.commit import make_durable
+from vime_sync.local.state import DISTRUSTED_BOOT, boot_id, read_table, write_state
+from vime_sync.materialize.commit import forget_cache, make_durable
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, same_content, with_findings
 from vime_sync.model import Checkpoint
@@ -83,6 +83,8 @@ def _checked(context: Context, report: Report, local: Local | None, *, everythin
         return None
     state = local.state
     files = touched_files(context.paths, state)
+    if state.boot_id == DISTRUSTED_BOOT:
+        forget_cache(context.paths, state)
     if everything or (not state.durable and state.boot_id != boot_id()):
         files = tuple(sorted(local.table.files))
     if not files:
