@@ -98,12 +98,11 @@ class ApplyIntent:
 class ReplaceIntent:
     """New files built aside, to be renamed over LOCAL's: name in LOCAL -> name in the aside directory.
 
-    `state` is what will be committed; `remove` are files of ours that the new version lacks.
+    `state` is what will be committed. Files of ours that it lacks are known by the manifest.
     """
 
     state: LocalState
     moves: Mapping[str, str]
-    remove: tuple[str, ...]
     from_version: int | None
 
 
@@ -204,7 +203,6 @@ def _to_document(intent: Intent) -> dict[str, Any]:
             "version": intent.state.version,
             "state": state_to_document(intent.state),
             "moves": dict(intent.moves),
-            "remove": list(intent.remove),
             "from_version": intent.from_version,
         }
     return {
@@ -245,7 +243,7 @@ def _to_document(intent: Intent) -> dict[str, Any]:
 def _from_document(document: dict[str, Any]) -> Intent:
     if document["schema"] == _REPLACE_SCHEMA:
         state = state_from_document(document["state"], document["version"])
-        return ReplaceIntent(state, document["moves"], tuple(document["remove"]), document["from_version"])
+        return ReplaceIntent(state, document["moves"], document["from_version"])
     if document["schema"] != _APPLY_SCHEMA:
         raise ValueError(f"unknown intent {document['schema']!r}")
     return ApplyIntent(

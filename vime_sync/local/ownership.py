@@ -54,6 +54,19 @@ def read_manifest(paths: LocalPaths) -> set[str]:
         return set()
 
 
+def remove_stale(paths: LocalPaths, current: set[str]) -> None:
+    """Files that we wrote earlier and the committed version lacks go, and the folders that this leaves empty."""
+    ours = read_manifest(paths)
+    for name in sorted(ours - current):
+        fsio.unlink(paths.file(name))
+        folder = paths.file(name).parent
+        while folder != paths.root and folder.is_dir() and not any(folder.iterdir()):
+            fsio.remove_directory_if_empty(folder)
+            folder = folder.parent
+    if ours != current:
+        write_manifest(paths, current)
+
+
 def holds_ours(paths: LocalPaths) -> bool:
     """Whether any file of ours lies in LOCAL, of whatever version."""
     return any(paths.file(name).exists() for name in read_manifest(paths))

@@ -13,7 +13,7 @@ from vime_sync import fsio
 from vime_sync.errors import Damaged, NotOurs
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ReplaceIntent
-from vime_sync.local.ownership import check_collisions, read_manifest, write_manifest
+from vime_sync.local.ownership import check_collisions, read_manifest, remove_stale, write_manifest
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import boot_id, write_state, write_table
 from vime_sync.materialize.aside import Built, clear_aside
@@ -57,8 +57,7 @@ def install(
         repairs=origin.repairs if origin is not None else 0,
     )
     write_manifest(paths, {*read_manifest(paths), *removable, *built.moves})
-    remove = tuple(sorted(name for name in removable - built.moves.keys() if paths.file(name).exists()))
-    intent = ReplaceIntent(state, built.moves, remove, origin.version if origin is not None else None)
+    intent = ReplaceIntent(state, built.moves, origin.version if origin is not None else None)
     intents.begin(paths, intent)
     return finish_install(context, intent)
 
@@ -67,13 +66,10 @@ def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
     """Rename what is still aside, remove what the version lacks, commit. Also what recovery does after a kill."""
     paths = context.paths
     _move(paths, intent.moves, intent.state.stats)
-    for name in intent.remove:
-        fsio.unlink(paths.file(name))
-        _drop_empty_folders(paths, name)
+    remove_stale(paths, set(intent.moves))
     stats = current_stats(paths, set(intent.moves))
     state = commit(context, replace(intent.state, stats=stats), None)
     clear(paths, keep=False)
-    write_manifest(paths, set(intent.moves))
     clear_aside(paths)
     return state
 
@@ -128,10 +124,3 @@ def _check_folders(paths: LocalPaths, names: Iterable[str]) -> None:
                     hint="Replace the link by a directory, or remove it.",
                 )
             folder = folder.parent
-
-
-def _drop_empty_folders(paths: LocalPaths, name: str) -> None:
-    folder = paths.file(name).parent
-    while folder != paths.root and folder.is_dir() and not any(folder.iterdir()):
-        fsio.remove_directory_if_empty(folder)
-        folder = folder.parent

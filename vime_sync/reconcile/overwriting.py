@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from vime_sync import fsio
 from vime_sync.errors import ChecksumMismatch
 from vime_sync.format.index import INDEX_NAME
 from vime_sync.local.intent import ApplyIntent, TensorWork
@@ -47,8 +46,8 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
         "one, and cannot be undone"
     )
     anchor, target = _hash_source(context, chain)
-    write_manifest(context.paths, {*read_manifest(context.paths), *chain.anchor.auxiliary})
     files = _files(context, chain, local)
+    write_manifest(context.paths, {*read_manifest(context.paths), *local.table.files, *files})
     anchor_table = DigestTable(chain.anchor.version, chain.anchor.identity, anchor, files)
     stats = {name: local.state.stats.get(name, _NOT_YET) for name in files}
     stats.update((name, _NOT_YET) for name, file in files.items() if file != local.table.files.get(name))
@@ -70,8 +69,6 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     names = frozenset(item.name for item in work)
     apply_pass(context, intent, table, None, names, lambda side: chain)
     report.tensors_changed = len(work)
-    for name in local.table.files.keys() - files.keys():
-        fsio.unlink(context.paths.file(name))
     committed = load_local(context.paths)
     assert committed is not None, "it was written a moment ago"
     return committed

@@ -7,7 +7,7 @@ from dataclasses import replace
 from vime_sync.errors import Damaged, LineageGap, NoRoom, ShareUnreachable, StreamChanged, UsageError
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
-from vime_sync.local.ownership import holds_ours
+from vime_sync.local.ownership import holds_ours, remove_stale
 from vime_sync.local.state import DISTRUSTED_BOOT, boot_id, read_table, write_state
 from vime_sync.materialize.commit import forget_cache, make_durable
 from vime_sync.materialize.context import Context
@@ -173,3 +173,4 @@ def _finish(context: Context, request: Request, local: Local) -> None:
         state = replace(state, share=remembered[0], base=remembered[1])
         write_state(context.paths, state)
     make_durable(context, state)
+    remove_stale(context.paths, set(local.table.files))
