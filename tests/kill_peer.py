@@ -36,11 +36,11 @@ def peer_writes(local: Path, model: Model, scratch: Path, *, shards: int = 2, on
             (local / source.name).write_bytes(source.read_bytes())
 
 
-def peer_takes_over(local: Path, version: int, model: Model, scratch: Path) -> None:
+def peer_takes_over(local: Path, version: int, model: Model, scratch: Path, *, shards: int = 2) -> None:
     """A whole pass of it: `state.json` away, every shard written, `state.json` back."""
     with peer_lock(local):
         (local / toolkit.STATE_DIRECTORY / "state.json").unlink(missing_ok=True)
-        peer_writes(local, model, scratch)
+        peer_writes(local, model, scratch, shards=shards)
         write_bare_state(local, version)
 
 

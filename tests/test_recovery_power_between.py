@@ -109,6 +109,47 @@ def test_h03_tensors_that_the_interrupted_pass_does_not_mention_are_hashed_too(
     expect_settled(host, finish)
 
 
+@pytest.mark.parametrize("again", ["delta", "full"])
+@pytest.mark.parametrize("loss", ["staged gone", "staged empty", "staged zeros"])
+@pytest.mark.parametrize("name", ["apply", "folded", "rollback"])
+def test_h03_v03_staged_bytes_lost_and_the_trainer_begun_again(
+    name: str, loss: str, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither forward nor back is open: what lies here is looked at as if nothing were known, not 22 for ever."""
+    job = JOBS[name]
+    host = create(tmp_path, job)
+    bring_fresh(host, job)
+    assert kill_tearing(lambda: job.run(host), host.local, 1, lambda size: size // 2)
+    _lose(host.local / toolkit.STATE_DIRECTORY, loss)
+    reboot(monkeypatch)
+    for number in range(1, max(host.models) + 1):
+        shutil.rmtree(toolkit.version_path(host.shared, number))
+        del host.models[number]
+    host.models[1] = toolkit.step(host.models[0], 99)
+    if again == "full":
+        toolkit.publish_full(host.shared, 1, host.models[1])
+    else:
+        toolkit.publish_delta(host.shared, 1, host.models[0], host.models[1])
+    host.pulled(*PULL_THREADS)
+    expect_settled(host, 1)
+
+
+@pytest.mark.parametrize("name", ["apply", "folded", "undo", "rollback"])
+def test_h03_a_shard_cut_by_the_power_loss_under_an_apply(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = JOBS[name]
+    host = create(tmp_path, job)
+    bring_fresh(host, job)
+    assert kill_tearing(lambda: job.run(host), host.local, 1, lambda size: size // 2)
+    shard = max(host.local.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-10])
+    reboot(monkeypatch)
+    result = job.run(host)
+    assert result.code == job.code, result.stderr
+    expect_settled(host, job.end)
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_h03_power_lost_anywhere_with_any_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run dies at any operation; each file that it had not synced keeps its writes or loses some or all."""

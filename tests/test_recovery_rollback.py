@@ -136,3 +136,24 @@ def test_v01_a_bad_delta_found_while_going_backwards_leaves_the_higher_version(h
     assert result.code in (11, 12, 13, 22), result.stderr
     host.expect_local(2)
     assert toolkit.vime("verify", "--local", host.local).code == 0
+
+
+@pytest.mark.parametrize("share", ["gone", "empty"])
+@pytest.mark.parametrize("encoding", ["xor", "overwrite"])
+def test_v01_a_rollback_by_kept_values_needs_neither_share_nor_base(encoding: str, share: str, tmp_path: Path) -> None:
+    """Operators roll back when something is wrong: what is here must be enough."""
+    host = Host.create(tmp_path)
+    for _ in range(2):
+        host.publish(encoding=encoding)
+    for version in (1, 2):
+        host.pulled(version=version)
+    host.base.rename(host.root / "base-away")
+    host.shared.rename(host.root / "shared-away")
+    if share == "empty":
+        host.shared.mkdir()
+
+    result = toolkit.vime("pull", "--local", host.local, "--version", "1")
+
+    assert result.code == 0, result.stderr
+    assert (result.document["result"], result.document["version"]) == ("rolled_back", 1)
+    host.expect_local(1)

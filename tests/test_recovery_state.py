@@ -124,6 +124,17 @@ def test_h04_digest_tables_gone_or_spoilt(spoil: Callable[[Path], None], with_st
     expect_settled(host, 2)
 
 
+def test_h04_an_identified_host_can_go_anywhere_afterwards(host: Host) -> None:
+    """The tensor that never changed is proven by the base alone."""
+    _tables_gone(host.local)
+    state_path(host.local).unlink()
+    host.pulled()
+    host.publish(encoding="overwrite")
+    for version in (0, 3, 1, 2, 0):
+        assert host.pulled(version=version)["version"] == version
+        expect_settled(host, version)
+
+
 def test_h04_only_what_is_wrong_is_rebuilt(host: Host) -> None:
     """No state, and one tensor rotted since: the others are known again."""
     state_path(host.local).unlink()

@@ -154,8 +154,8 @@ class Interrupted(SyncError):
     id, retryable = "interrupted", True
     hint = "Run the same command again: it carries on from where it stopped."
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped at a safe point by signal {signal_number}")
+    def __init__(self, signal_number: int, signal_name: str) -> None:
+        super().__init__(f"stopped by {signal_name} at a safe point")
         self.signal_number = signal_number
 
 

@@ -126,7 +126,13 @@ def _target(view: View, new_stream: bool) -> tuple[int, tuple[str, ...]]:
     local = view.local
     if view.wanted == 0:
         return 0, ()
-    if not view.versions and local is not None and local.version > 0:
+    going_back = local is not None and view.wanted is not None and view.wanted < local.version
+    if (
+        not view.versions
+        and local is not None
+        and local.version > 0
+        and not (going_back and view.kept_from is not None)
+    ):
         raise ShareUnreachable(
             f"{view.share} shows no version at all while version {local.version} is here: it looks unmounted"
         )

@@ -23,6 +23,7 @@ def stoppable() -> Iterator[StopFlag]:
     def stop(number: int, frame: FrameType | None) -> None:
         if flag.signal_number is not None:
             os._exit(128 + number)
+        flag.signal_name = signal.Signals(number).name
         flag.signal_number = number
 
     if threading.current_thread() is not threading.main_thread():

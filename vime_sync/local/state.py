@@ -55,8 +55,10 @@ def read_state(paths: LocalPaths) -> StateReading:
     """Never raises for contents: garbage is a reading too (FIELD_GUIDE H4)."""
     try:
         raw = paths.state.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return StateReading(False)
+    except IsADirectoryError:
+        return StateReading(True)
     try:
         document = json.loads(raw)
         version = int(document["version"])

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from vime_sync import fsio
-from vime_sync.errors import ChecksumMismatch, Damaged, SyncError
+from vime_sync.errors import ChecksumMismatch, CorruptPayload, Damaged, Malformed, SyncError
 from vime_sync.format.checksum import new_hasher
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.journal import Journal, Side, block_count
@@ -152,7 +152,7 @@ class ApplyJob:
             if digest == work.digest:
                 self._note(number, digest)
             return digest == work.digest
-        digests = self._transform(number, file, buffers, check)
+        digests = self._transform(number, buffers, check, Side.NEW)
         if digests.published == work.digest:
             self._note(number, digests.new)
             return True
@@ -165,11 +165,12 @@ class ApplyJob:
             tensors=(work.name,),
         )
 
-    def _transform(self, number: int, file: fsio.File, buffers: Buffers, check: Callable[[], None]) -> Digests:
+    def _transform(self, number: int, buffers: Buffers, check: Callable[[], None], want: Side) -> Digests:
         work = self.intent.work[number]
         steps = self.staging.open_steps(work, buffers.scratch)
+        file = self.files.get(work.span.file)
         digests = transform(
-            file, work.span, steps, work.checksum, buffers, check, journal=self.journal, tensor=number, want=Side.NEW
+            file, work.span, steps, work.checksum, buffers, check, journal=self.journal, tensor=number, want=want
         )
         self.context.tally.add(read=work.span.size_bytes, written=digests.written_bytes)
         return digests
@@ -269,11 +270,11 @@ class ApplyJob:
         file = self.files.get(work.span.file)
         if self.journal.is_lost(number) or not work.payloads:
             return self._back_from_anchor(work, file, buffers, check)
-        steps = self.staging.open_steps(work, buffers.scratch)
-        digests = transform(
-            file, work.span, steps, ChecksumFormat.XXH3_128, buffers, check,
-            journal=self.journal, tensor=number, want=Side.OLD,
-        )  # fmt: skip
+        try:
+            digests = self._transform(number, buffers, check, Side.OLD)
+        except (CorruptPayload, Malformed):  # what was staged is spoilt: by a power loss, never by a mere kill
+            self.journal.record_lost(number)
+            return self._back_from_anchor(work, file, buffers, check)
         if digests.old == work.old_digest:
             return True
         # Old values kept from rotten bytes do not undo a tensor that was rebuilt since.

@@ -100,7 +100,7 @@ class _Job:
             raise NoRoom(
                 f"building version {self._version} needs {needed} bytes on the filesystem of {paths.root}, which has "
                 f"{free} free",
-                hint="Free some space there and run the same command again; what was built is kept.",
+                hint="Free some space there and run the same command again.",
             )
 
     @property

@@ -26,7 +26,7 @@ def commit(context: Context, state: LocalState, table: DigestTable | None) -> Lo
     if table is not None:
         state = replace(state, table_name=write_table(context.paths, table))
     if context.durable:
-        _sync_files(context.paths, state)
+        _sync_files(context, state)
     state = replace(state, boot_id=boot_id(), durable=context.durable)
     write_state(context.paths, state)
     return state
@@ -45,7 +45,7 @@ def make_durable(context: Context, state: LocalState) -> LocalState:
     """Sync every file of the checkpoint and say so in the state. Only then can older digest tables go."""
     if not state.durable:
         try:
-            _sync_files(context.paths, state)
+            _sync_files(context, state)
         except OSError:
             # The kernel reports a lost write once, and counts the pages as clean from then on: believe no cache.
             write_state(context.paths, replace(state, boot_id=DISTRUSTED_BOOT))
@@ -56,11 +56,14 @@ def make_durable(context: Context, state: LocalState) -> LocalState:
     return state
 
 
-def _sync_files(paths: LocalPaths, state: LocalState) -> None:
+def _sync_files(context: Context, state: LocalState) -> None:
+    paths = context.paths
+    context.tally.start("sync", len(state.stats), sum(stat.size_bytes for stat in state.stats.values()))
     folders: set[Path] = set()
     for name in state.stats:
         path = paths.file(name)
         fsio.sync_file(path)
+        context.tally.advance("sync", state.stats[name].size_bytes)
         folders.update(parent for parent in path.parents if parent.is_relative_to(paths.root))
     for folder in sorted(folders):
         fsio.sync_directory(folder)

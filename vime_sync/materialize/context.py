@@ -27,11 +27,12 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self.signal_name = ""
 
     def check(self) -> None:
         """Raises Interrupted once a signal has asked for a stop."""
         if self.signal_number is not None:
-            raise Interrupted(self.signal_number)
+            raise Interrupted(self.signal_number, self.signal_name)
 
 
 class Tally:

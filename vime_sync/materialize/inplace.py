@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from vime_sync.errors import ChecksumMismatch, Interrupted, NoRoom, SyncError
+from vime_sync.errors import ChecksumMismatch, Interrupted, NoRoom, StreamChanged, SyncError
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, Step
 from vime_sync.local.journal import Side
@@ -85,6 +85,10 @@ def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
         if intent.forward_only:
             raise  # the bytes that were replaced are nowhere any more: the intent stays, the next run goes on
         problem = undo(job, failure)
+        if intent.prestaged and isinstance(problem, SyncError):
+            # Nobody published what failed here: it was kept on this host, and is spoilt. Plan again without it.
+            intents.drop_kept(job.context.paths)
+            problem = StreamChanged(f"what the last pass kept does not lead back: {problem.message}")
         raise problem from (failure if problem is not failure else None)
     forward = bool(intent.steps) and not any(step.backward for step in intent.steps)
     clear(job.context.paths, keep=forward and intent.origin_proven)

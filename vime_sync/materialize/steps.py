@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -49,9 +50,19 @@ class OldValues:
 
     def take(self, count: int) -> Bytes:
         values = np.empty(count, np.uint8)
-        self._file.read_into(values.data, self._place)
+        with cut_short(self._file.path):
+            self._file.read_into(values.data, self._place)
         self._place += count
         return values
+
+
+@contextmanager
+def cut_short(path: Path) -> Iterator[None]:
+    """What is staged or kept on this host may have lost its end in a power loss."""
+    try:
+        yield
+    except EOFError:
+        raise PayloadError(f"{path} is cut short") from None
 
 
 @contextmanager
@@ -100,7 +111,7 @@ class _OverwriteStep:
         assert self._old is not None, "an overwrite whose old bytes were not kept goes forward only"
         with naming(self._version, self._tensor):
             positions, _ = self._decoder.window(start, start + len(block))
-        block[positions] = self._old.take(len(positions))
+            block[positions] = self._old.take(len(positions))
 
 
 class _Reversed:
@@ -139,7 +150,8 @@ class FileRegion:
 
     def read(self, size: int, /) -> bytes:
         size = min(size, self._left) if size >= 0 else self._left
-        piece = self._file.read_at(size, self._place) if size else b""
+        with cut_short(self._file.path):
+            piece = self._file.read_at(size, self._place) if size else b""
         self._place += size
         self._left -= size
         return piece

@@ -39,12 +39,12 @@ def reconcile(context: Context, request: Request) -> Report:
     """Bring LOCAL to the wanted version. Raises SyncError; LOCAL is then at its old version, whole."""
     started = time.monotonic()
     paths = context.paths
-    request = _remembered(paths, request)
-    check_apart(paths, request.share, request.base)
-    check_ownership(paths, adopt=request.adopt)
-    sources = Sources(request.share, request.base)
     report = Report()
     try:
+        request = _remembered(paths, request)
+        check_apart(paths, request.share, request.base)
+        check_ownership(paths, adopt=request.adopt)
+        sources = Sources(request.share, request.base)
         if request.dry_run:
             local = load_local(paths)
             plan = _plan_only(context, request, sources)
@@ -72,7 +72,10 @@ def _remembered(paths: LocalPaths, request: Request) -> Request:
     share = request.share or (Path(state.share) if state is not None and state.share else None)
     base = request.base or (Path(state.base) if state is not None and state.base else None)
     if share is None and request.version != 0:
-        raise UsageError("no --shared is given, and LOCAL does not remember one")
+        raise UsageError(
+            "no --shared is given, and LOCAL does not remember one",
+            hint="Give --shared DIR (or VIME_SYNC_SHARED) once: LOCAL remembers it.",
+        )
     return replace(request, share=share.absolute() if share else None, base=base.absolute() if base else None)
 
 

@@ -57,6 +57,8 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
         local.state,
         stats=stats,
         table_name=write_table(context.paths, table),
+        # Between this commit and their mending the version must not pass for whole.
+        damaged=tuple(sorted({*local.state.damaged, *(name for name, stat in stats.items() if stat == _NOT_YET)})),
         anchor_table_name=write_table(context.paths, anchor_table),
     )
     spans = read_layout(context.paths, local.table).spans

@@ -32,7 +32,10 @@ def survey(
     `same_content` is asked of a full version of our lineage whose files' stats changed: whether its bytes still are
     those that the local ones were built from.
     """
-    if share is None or (wanted == 0 and not _is_listable(share)):
+    local_alone = wanted == 0 or (
+        local is not None and kept_from is not None and _kept_covers(local, kept_from, wanted)
+    )
+    if share is None or (local_alone and not _is_listable(share)):
         return View(share, wanted, local, has_base, (), {}, {}, kept_from)
     catalog = Catalog(share, reference)
     rolling_back = local is not None and wanted is not None and wanted < local.version
@@ -74,6 +77,11 @@ def _load_down_to_ready(
         if start is not None and version <= start:
             break
     return 0
+
+
+def _kept_covers(local: LocalState, kept_from: int, wanted: int | None) -> bool:
+    """A rollback over the last pass alone needs nothing from the share."""
+    return wanted is not None and kept_from <= wanted < local.version
 
 
 def _is_listable(share: Path) -> bool:
