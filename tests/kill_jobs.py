@@ -123,6 +123,15 @@ def _rotten(host: Host) -> None:
     assert toolkit.vime("verify", "--local", host.local).code == 22
 
 
+def _unknown(host: Host) -> None:
+    """No state, and tensors that stand at version 0, 1 and 2; one is nothing at all."""
+    _pull_to(2)(host)
+    state_path(host.local).unlink()
+    mixed = {name: host.models[number % 3][name] for number, name in enumerate(host.models[0])}
+    toolkit.write_checkpoint(host.local, mixed)
+    flip_byte(host.local, "scalar")
+
+
 def _shard_lost(host: Host) -> None:
     _pull_to(1, 2)(host)
     next(iter(sorted(host.local.glob("*.safetensors")))).unlink()
@@ -156,6 +165,7 @@ JOBS = {
         Job("rollback", _deltas("xor", "xor", "xor"), _pull_to(3), start=3, end=1, target=1),
         Job("rollback_overwrite", _deltas("xor", "overwrite"), _pull_to(1, 2), start=2, end=1, target=1),
         Job("repair", _deltas("xor", "overwrite"), _rotten, start=2, end=2, anchor_free=False),
+        Job("identify", _deltas("xor", "overwrite"), _unknown, start=None, end=2, anchor_free=False),
         Job("repair_shard", _deltas("xor", "overwrite"), _shard_lost, start=2, end=2, anchor_free=False),
     )
 }

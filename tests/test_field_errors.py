@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.host import Host
-from tests.kill_jobs import JOBS, bring_fresh, create, expect_no_lie, expect_settled
+from tests.host import Host, flip_byte
+from tests.kill_jobs import JOBS, bring_fresh, create, expect_no_lie, expect_settled, hide_touch
 from tests.kill_points import PULL_THREADS, count_operations, no_disk_waits, observing
 
 _JOBS = ("apply", "folded", "undo", "seed", "replacement", "rollback", "rollback_overwrite", "repair", "repair_shard")
@@ -91,6 +91,28 @@ def test_a_signal_stops_at_a_safe_point_and_the_next_run_carries_on(
     expect_no_lie(host)
     assert host.pull(*PULL_THREADS, version=job.target).code == 0
     expect_settled(host, job.end)
+
+
+def test_h06_after_a_failed_sync_nothing_is_believed_that_only_the_page_cache_holds(tmp_path: Path) -> None:
+    """The kernel says once that a write was lost, and counts its pages as clean from then on."""
+    host = Host.create(tmp_path)
+    host.publish(encoding="xor")
+
+    def fail_sync(operation: str, path: Path) -> None:
+        if operation == "sync" and path.suffix == ".safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with observing(fail_sync):
+        result = host.pull()
+    assert (result.code, result.error["id"]) == (21, "local_io"), result.stderr
+    name = next(iter(host.models[1]))
+    flip_byte(host.local, name)  # what the disk really has, once the cache is gone
+    hide_touch(host.local, *(path.name for path in host.local.glob("*.safetensors")))
+
+    healed = host.pulled()
+
+    assert (healed["version"], healed["tensors_repaired"]) == (1, 1)
+    expect_settled(host, 1)
 
 
 def test_a_host_is_what_these_tests_think(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """FIELD_GUIDE H20: the peers' receiver ran on the directory; what it says and wrote counts."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -136,3 +137,19 @@ def test_h20_the_peer_can_go_on_after_us(host: Host) -> None:
     peer_takes_over(host.local, 3, host.models[3], host.root / "scratch")
     assert host.pulled()["from_version"] == 3
     host.expect_local(4)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_h20_shards_of_the_peer_under_other_names_are_not_left_beside_ours(shards: int, host: Host) -> None:
+    """An engine without an index loads every `*.safetensors` it sees; and a later version may bring these names."""
+    for path in host.local.glob("*.safetensors*"):
+        path.unlink()
+    peer_takes_over(host.local, 3, host.models[3], host.root / "scratch", shards=shards)
+    shutil.copy(host.root / "scratch" / toolkit.INDEX_NAME, host.local)
+    host.pulled(*PULL_THREADS)
+    named = json.loads((host.local / toolkit.INDEX_NAME).read_bytes())["weight_map"].values()
+    assert {path.name for path in host.local.glob("*.safetensors")} == set(named)
+    expect_settled(host, 4)
+    host.publish_full(shards=shards)
+    assert host.pulled()["version"] == 5
+    expect_settled(host, 5)

@@ -24,13 +24,15 @@ from tests.kill_jobs import (
     expect_whole,
     stated_version,
 )
-from tests.kill_points import KillSwitch, count_operations, no_disk_waits, run_until_killed, tracing
+from tests.kill_points import PULL_THREADS, KillSwitch, count_operations, no_disk_waits, run_until_killed, tracing
 
 _PARTS = 2  # how many tests share the points of a job, so that they run side by side
 _PAIRS = 16  # how many times a job is killed and its recovery too
 _LOOK_AGAIN = 4  # after how many kills one healed LOCAL is looked at again by `pull` and `verify`
 _EMPTIED = 12  # how many kills of a job are followed by the loss of the share
 
+# What these rebuild is not in LOCAL.
+NEEDS_SHARE = ("repair", "repair_shard", "identify", "replacement_in_place")
 ANCHOR_FREE = [name for name, job in JOBS.items() if job.anchor_free]
 
 
@@ -97,7 +99,7 @@ def test_h01_h02_a_kill_during_recovery_heals_too(name: str, tmp_path: Path) -> 
             raise
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if not JOBS[name].cramped and "repair" not in name])
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in NEEDS_SHARE])
 def test_h01_h02_with_the_share_emptied_after_the_kill_recovery_ends_at_a_whole_version(
     name: str, tmp_path: Path
 ) -> None:
@@ -128,7 +130,7 @@ def test_h01_h02_with_the_share_emptied_after_the_kill_recovery_ends_at_a_whole_
         _heal(host, job, point)
 
 
-@pytest.mark.parametrize("name", ["repair", "repair_shard", "replacement_in_place"])
+@pytest.mark.parametrize("name", NEEDS_SHARE)
 def test_h01_h02_what_cannot_be_healed_without_the_share_is_never_called_ready(name: str, tmp_path: Path) -> None:
     job = JOBS[name]
     host = create(tmp_path / "host", job)
@@ -151,6 +153,39 @@ def test_h01_h02_what_cannot_be_healed_without_the_share_is_never_called_ready(n
         shutil.rmtree(host.shared)
         away.rename(host.shared)
         _heal(host, job, point)
+
+
+@pytest.mark.parametrize("again", ["xor", "full"])
+@pytest.mark.parametrize("name", [name for name in JOBS if not JOBS[name].cramped])
+def test_v02_v03_a_kill_and_then_a_trainer_that_begins_again(name: str, again: str, tmp_path: Path) -> None:
+    """What the killed run was made for is not published any more; nothing of it may stand under a number."""
+    job = JOBS[name]
+    host = create(tmp_path / "host", job)
+    bring_fresh(host, job)
+    total = count_operations(lambda: job.run(host))
+    shutil.copytree(host.shared, tmp_path / "before")
+    other = Host(host.root, {0: host.models[0]})
+    for number in (1, 2):
+        other.models[number] = toolkit.step(other.models[number - 1], 70 + number)
+    for point in _kills(host, job, sorted(random.Random(name + again).sample(range(total), min(_EMPTIED, total)))):
+        shutil.rmtree(host.shared)
+        host.shared.mkdir()
+        if again == "full":
+            toolkit.publish_full(host.shared, 1, other.models[1], shards=3)
+        else:
+            toolkit.publish_delta(host.shared, 1, other.models[0], other.models[1])
+        toolkit.publish_delta(host.shared, 2, other.models[1], other.models[2], encoding="overwrite")
+        try:
+            for version in (2, 0, 1):
+                result = host.pull(*PULL_THREADS, version=version)
+                assert (result.code, result.document.get("version")) == (0, version), result.stderr
+                other.expect_local(version)
+            expect_settled(other, 1)
+        except BaseException:
+            print(f"{name}: killed before operation {point} of {total}, then begun again ({again})")
+            raise
+        shutil.rmtree(host.shared)
+        shutil.copytree(tmp_path / "before", host.shared)
 
 
 # ---- nothing is done over that was done

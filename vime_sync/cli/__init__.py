@@ -1,11 +1,14 @@
 """The command line: composes a process, prints, exits, takes signals. Decides nothing about weights.
 
-Data goes to stdout, everything else to stderr. Every expected failure is one line and a hint (with --json one JSON
-object as the last line of stderr) and the exit code of its class; anything else is a bug of ours: traceback, exit 1.
+Data goes to stdout, everything else to stderr. Every expected failure is one line and a hint (with --json or
+--log-format json one JSON object as the last line of stderr) and the exit code of its class; anything else is a bug of
+ours: traceback, exit 1.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,12 +18,13 @@ import typer
 from vime_sync.cli import pull as _pull
 from vime_sync.cli import show as _show
 from vime_sync.cli.application import application
-from vime_sync.cli.output import Output, wants_json
-from vime_sync.errors import SyncError, UsageError, exit_code
+from vime_sync.cli.output import Output, wants_json_errors
+from vime_sync.errors import LocalIOError, SyncError, UsageError, exit_code
 
 __all__ = ["main", "run"]
 
 _COMMANDS = (_pull, _show)  # importing them registered their commands
+_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def main() -> None:
@@ -30,23 +34,39 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; never raises."""
-    json = wants_json(argv)
+    output = Output(json=wants_json_errors(argv))
     try:
         code = application(args=list(argv), prog_name="vime-sync", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except SyncError as problem:
-        Output(json=json).error(problem)
-        return exit_code(problem)
+    except SystemExit as ending:
+        # The option parser's way with a reader that has enough (`| head`), and with requests for completion.
+        return _BROKEN_PIPE if isinstance(ending.__context__, BrokenPipeError) else _status(ending)
     except typer.Abort:
-        return 130
-    except BrokenPipeError:  # a reader like `head` has enough
-        return 141
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        return _BROKEN_PIPE
     except Exception as problem:
-        message = getattr(problem, "format_message", None)
-        if message is not None:  # the option parser's own errors, whatever package they come from
-            usage = UsageError(str(message()))
-            Output(json=json).error(usage)
-            return exit_code(usage)
-        traceback.print_exc()
-        Output(json=json).error(SyncError(f"unexpected {type(problem).__name__}: {problem}"))
-        return 1
+        expected = _expected(problem)
+        with contextlib.suppress(OSError):  # nobody listens to stderr any more: the exit code still tells
+            if expected is None:
+                traceback.print_exception(problem)
+                expected = SyncError(f"unexpected {type(problem).__name__}: {problem}")
+            output.error(expected)
+        return exit_code(expected) if expected is not None else SyncError.code
+
+
+def _expected(problem: Exception) -> SyncError | None:
+    """What a failure is to the user; None for a bug."""
+    if isinstance(problem, SyncError):
+        return problem
+    if isinstance(problem, OSError):
+        place = f"{problem.filename}: " if problem.filename is not None else ""
+        return LocalIOError(f"{place}{problem.strerror or problem}")
+    message = getattr(problem, "format_message", None)
+    if message is not None:  # the option parser's own errors, whatever package they come from
+        return UsageError(str(message()))
+    return None
+
+
+def _status(ending: SystemExit) -> int:
+    return ending.code if isinstance(ending.code, int) else int(ending.code is not None)

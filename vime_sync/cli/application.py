@@ -1,7 +1,9 @@
-"""The typer application and the options that several commands share."""
+"""The typer application, the options that several commands share, and what every help text ends with."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,21 +15,52 @@ from vime_sync.errors import UsageError
 application = typer.Typer(
     name="vime-sync",
     help="Brings a host's local checkpoint to the weights a trainer just published, and proves every byte.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+
+def _no_loop(path: Path | None) -> Path | None:
+    """Links that lead round in a circle are a mistake of whoever gave them: said before anything is looked at."""
+    if path is not None:
+        try:
+            os.stat(path)
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise typer.BadParameter(f"{path} is a link that leads back to itself, expected a directory") from None
+    return path
+
+
 Shared = Annotated[
     Path | None,
-    typer.Option("--shared", envvar="VIME_SYNC_SHARED", help="Directory the trainer publishes to (weight_v*)."),
+    typer.Option(
+        "--shared",
+        envvar="VIME_SYNC_SHARED",
+        metavar="DIR",
+        callback=_no_loop,
+        help="Directory the trainer publishes to (weight_v*); LOCAL remembers it.",
+    ),
 ]
-Local = Annotated[Path, typer.Option("--local", envvar="VIME_SYNC_LOCAL", help="This host's checkpoint directory.")]
+Local = Annotated[
+    Path,
+    typer.Option(
+        "--local",
+        envvar="VIME_SYNC_LOCAL",
+        metavar="DIR",
+        callback=_no_loop,
+        help="This host's checkpoint directory.",
+    ),
+]
 Base = Annotated[
     Path | None,
     typer.Option(
-        "--base", envvar="VIME_SYNC_BASE", help="Version 0: the checkpoint training started from, or a HF cache entry."
+        "--base",
+        envvar="VIME_SYNC_BASE",
+        metavar="DIR",
+        callback=_no_loop,
+        help="Version 0: the checkpoint training started from, or a HF cache entry; LOCAL remembers it.",
     ),
 ]
 Threads = Annotated[
@@ -35,22 +68,29 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         envvar="VIME_SYNC_THREADS",
+        metavar="COUNT",
         min=0,
         help="Threads at work; 0: one per core this process may use, at most 16.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", envvar="VIME_SYNC_JSON", help="One JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", envvar="VIME_SYNC_QUIET", help="Errors only.")]
-Verbose = Annotated[bool, typer.Option("--verbose", envvar="VIME_SYNC_VERBOSE", help="Say more on stderr.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", envvar="VIME_SYNC_VERBOSE", help="Say on stderr, too, what was done and how long it took."),
+]
 LogFormat = Annotated[
-    str, typer.Option("--log-format", envvar="VIME_SYNC_LOG_FORMAT", help="Messages on stderr: text or json.")
+    str,
+    typer.Option(
+        "--log-format", envvar="VIME_SYNC_LOG_FORMAT", metavar="text|json", help="Messages and errors on stderr."
+    ),
 ]
 
 EXIT_CODES = {
     0: "done, or already so",
     1: "a bug of ours (traceback)",
     2: "wrong usage or settings",
-    3: "behind (--check)",
+    3: "behind, or not ready (--check)",
     10: "share unreachable, version missing or not ready yet: wait",
     11: "published version malformed",
     12: "published bytes do not give the published digest, or do not decode",
@@ -60,13 +100,15 @@ EXIT_CODES = {
     22: "local bytes damaged, and no path to heal",
     23: "directory not ours, refusing to touch it",
 }
+_BY_SIGNAL = ("128+n", "ended by signal n")
 
 
 def epilog(examples: tuple[str, str], codes: tuple[int, ...]) -> str:
     """What each command's help ends with: two examples and its exit codes."""
+    rows = [*((str(code), EXIT_CODES[code]) for code in codes), _BY_SIGNAL]
+    width = max(len(code) for code, _ in rows)
     lines = ["\b", "Examples:", *(f"  {example}" for example in examples)]
-    lines += ["", "\b", "Exit codes:", *(f"  {code:<4} {EXIT_CODES[code]}" for code in codes)]
-    lines.append("  128+n ended by signal n")
+    lines += ["", "\b", "Exit codes:", *(f"  {code:<{width}}  {meaning}" for code, meaning in rows)]
     return "\n".join(lines)
 
 
@@ -87,8 +129,12 @@ def _print_version(asked: bool) -> None:
 
 @application.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The options before the command."""
+    """The options before the command; without a command, how to use it."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(UsageError.code)

@@ -1,4 +1,4 @@
-"""What is printed, and where: documents to stdout, messages to stderr, progress to a terminal only."""
+"""What is printed, and where: documents to stdout, messages to stderr."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-
+from vime_sync.cli.progress import show_progress
 from vime_sync.errors import SyncError, UsageError, to_document
 from vime_sync.materialize.context import Tally
 
 _TRUE = frozenset(("1", "true", "yes", "on", "t", "y"))
+_LOG_FORMAT = "--log-format"
 
 
-def wants_json(argv: Sequence[str]) -> bool:
+def wants_json_errors(argv: Sequence[str]) -> bool:
     """Known even where the arguments cannot be parsed: the error has to come out in the right shape."""
-    return "--json" in argv or os.environ.get("VIME_SYNC_JSON", "").lower() in _TRUE
+    if "--json" in argv or os.environ.get("VIME_SYNC_JSON", "").lower() in _TRUE:
+        return True
+    log_format = os.environ.get("VIME_SYNC_LOG_FORMAT")
+    for argument, following in zip(argv, [*argv[1:], None], strict=True):
+        if argument == _LOG_FORMAT:
+            log_format = following
+        elif argument.startswith(f"{_LOG_FORMAT}="):
+            log_format = argument.partition("=")[2]
+    return log_format == "json"
 
 
 class Output:
@@ -34,23 +41,30 @@ class Output:
             raise UsageError(f"--log-format {log_format!r}, expected text or json")
         self.json = json
         self.quiet = quiet
-        self.verbose = verbose
+        self.verbose = verbose and not quiet
         self._log_format = log_format
 
     def document(self, document: dict[str, Any], lines: Sequence[str]) -> None:
-        """The command's result: the document with --json, else the lines."""
+        """The command's result: the document with --json, else the lines. Raises OSError where they cannot go out."""
         if self.json:
-            print(json_module.dumps(document))
-        elif not self.quiet:
+            lines = [json_module.dumps(document)]
+        elif self.quiet:
+            return
+        try:
             for line in lines:
-                print(line)
+                print(one_line(line))
+            sys.stdout.flush()  # here, where a failure is still an error, and not when the process ends
+        except OSError as problem:
+            if problem.filename is None:
+                problem.filename = "standard output"
+            raise
 
     def warning(self, message: str) -> None:
         if not self.quiet:
             self._say("warning", message)
 
     def info(self, message: str) -> None:
-        if self.verbose and not self.quiet:
+        if self.verbose:
             self._say("info", message)
 
     def error(self, problem: SyncError) -> None:
@@ -58,16 +72,15 @@ class Output:
         if self.json or self._log_format == "json":
             print(json_module.dumps(to_document(problem)), file=sys.stderr, flush=True)
             return
-        where = f" [{problem.id}]"
-        print(f"error{where}: {_one_line(problem.message)}", file=sys.stderr)
-        print(f"  hint: {_one_line(problem.hint)}", file=sys.stderr, flush=True)
+        print(f"error [{problem.id}]: {one_line(problem.message)}", file=sys.stderr)
+        print(f"  hint: {one_line(problem.hint)}", file=sys.stderr, flush=True)
 
     def _say(self, level: str, message: str) -> None:
         if self._log_format == "json":
             now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
             print(json_module.dumps({"time": now, "level": level, "message": message}), file=sys.stderr)
         else:
-            print(f"{level}: {_one_line(message)}", file=sys.stderr)
+            print(f"{level}: {one_line(message)}", file=sys.stderr)
 
     @contextmanager
     def tally(self) -> Iterator[Tally]:
@@ -75,39 +88,14 @@ class Output:
         if self.quiet or self._log_format == "json" or not sys.stderr.isatty():
             yield Tally()
             return
-        columns = (
-            TextColumn("{task.description:<8}"),
-            BarColumn(),
-            DownloadColumn(binary_units=False),
-            TransferSpeedColumn(),
-            TextColumn("{task.fields[tensors]}/{task.fields[all]} tensors"),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            yield Tally(_Bar(progress).listen)
+        with show_progress() as tally:
+            yield tally
 
 
-class _Bar:
-    """The phase at work as one bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
-        self._tensors = 0
-
-    def listen(self, event: str, tensors: int, size_bytes: int) -> None:
-        if event.startswith("start:"):
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._tensors = 0
-            phase = event.removeprefix("start:")
-            self._task = self._progress.add_task(phase, total=size_bytes, tensors=0, all=tensors)
-        elif self._task is not None:
-            self._tensors += tensors
-            self._progress.update(self._task, advance=size_bytes, tensors=self._tensors)
-
-
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Names come from strangers' files: nothing in them may break a line or steer a terminal."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
