@@ -16,7 +16,7 @@ from types import FrameType
 
 from scripts.demo_model import Size
 from scripts.demo_screen import Screen
-from scripts.demo_world import MEGABYTE, DemoFailed, World
+from scripts.demo_world import MEGABYTE, PROGRAM, DemoFailed, World
 from tests import toolkit
 
 # An early step of training: many bytes change, so applying it takes long enough to be killed in the middle.
@@ -92,7 +92,7 @@ def kill_in_the_middle(world: World) -> None:
         f"while it wrote: {new} tensors at v{world.newest}, {half_way} half way, {old} still at v{held}",
     )
     world.show("status", "--local", "local")
-    world.pull(f"v{held} -> v{world.newest} (killed)", "--shared", "share", "--base", "base")
+    world.pull(f"v{held} -> v{world.newest} (killed)")
 
 
 def _killed_in_the_middle(world: World, process: subprocess.Popen[str]) -> bool:
@@ -146,6 +146,7 @@ def summary(world: World, seconds: float) -> None:
             f"{f'{row.gigabytes_per_second:.2f}' if row.gigabytes_per_second else '-':>6}  {row.fingerprint}"
         )
     world.screen.rows(lines)
+    world.screen.note("GB/s: the model's bytes over the seconds of the seed or the apply.")
     world.screen.blank()
     world.screen.note(
         f"A trainer published {world.newest} versions of a model of {world.size_bytes / MEGABYTE:.0f} MB. vime-sync "
@@ -156,12 +157,13 @@ def summary(world: World, seconds: float) -> None:
         "computed."
     )
     world.screen.blank()
-    world.screen.note(f"All right, in {seconds:.0f} seconds. Next: `vime-sync pull --help`, README.md.")
+    world.screen.note(f"All right, in {seconds:.0f} seconds. Next: README.md, and")
+    world.screen.rows([f"{PROGRAM} pull --help"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the temporary directory there to look around in")
+    parser.add_argument("--keep", action="store_true", help="leave base, share and local there, to try commands on")
     keep = bool(parser.parse_args().keep)
     signal.signal(signal.SIGTERM, _stop)
     screen = Screen()
@@ -188,7 +190,8 @@ def main() -> int:
         return 130
     finally:
         if keep:
-            print(f"Left in {root}", flush=True)
+            screen.note("Left there, to try commands on:")
+            screen.rows([f"cd {root}", f"{PROGRAM} status --local local"])
         else:
             shutil.rmtree(root, ignore_errors=True)
     return 0

@@ -20,6 +20,7 @@ from scripts.demo_screen import Screen
 from tests import toolkit
 
 MEGABYTE = 1_000_000
+PROGRAM = Path(sys.executable).with_name("vime-sync")
 # A learning rate that changes about 0.5 % of the bytes, as late training steps do.
 FINE_STEP = 1e-6
 
@@ -117,11 +118,10 @@ class World:
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Show a command and start it."""
         self.screen.command(shlex.join(("vime-sync", *arguments)))
-        program = Path(sys.executable).with_name("vime-sync")
-        self.expect(program.exists(), f"{program} is not there: run scripts/demo, which installs it")
+        self.expect(PROGRAM.exists(), f"{PROGRAM} is not there: run scripts/demo, which installs it")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("VIME_SYNC_")}
         return subprocess.Popen(
-            [str(program), *arguments],
+            [str(PROGRAM), *arguments],
             cwd=self.root,
             env={**environment, **(env or {})},
             stdout=subprocess.PIPE,

@@ -134,17 +134,34 @@ def test_h03_v03_staged_bytes_lost_and_the_trainer_begun_again(
     expect_settled(host, 1)
 
 
-@pytest.mark.parametrize("name", ["apply", "folded", "undo", "rollback"])
-def test_h03_a_shard_cut_by_the_power_loss_under_an_apply(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fate", "booted"),
+    [
+        ("cut", False),
+        ("empty", False),
+        ("gone", False),
+        ("cut", True),
+        ("empty", True),
+        ("gone", True),
+        ("headless", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["apply", "undo", "rollback", "identify"])
+def test_h03_h05_a_shard_cut_or_gone_under_an_apply(
+    name: str, fate: str, booted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the intent knows of the bytes is not so any more: they are looked at, and only that shard is rebuilt."""
     job = JOBS[name]
     host = create(tmp_path, job)
     bring_fresh(host, job)
     assert kill_tearing(lambda: job.run(host), host.local, 1, lambda size: size // 2)
     shard = max(host.local.glob("*.safetensors"))
-    shard.write_bytes(shard.read_bytes()[:-10])
-    reboot(monkeypatch)
+    content = shard.read_bytes()
+    shard.unlink()
+    if fate != "gone":
+        shard.write_bytes({"cut": content[:-10], "empty": b"", "headless": bytes(100) + content[100:]}[fate])
+    if booted:
+        reboot(monkeypatch)
     result = job.run(host)
     assert result.code == job.code, result.stderr
     expect_settled(host, job.end)

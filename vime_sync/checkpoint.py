@@ -6,7 +6,6 @@ callers know whose directory it is and turn that into the right error class.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,11 @@ from vime_sync.format.checksum import xxh3
 from vime_sync.format.header import LENGTH_BYTES, header_length, parse_header
 from vime_sync.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from vime_sync.format.problems import FormatError, TruncatedError
-from vime_sync.model import SYNC_DIRECTORY, AuxiliaryFile, Checkpoint, FileStat, ShardFile, VersionKind
+from vime_sync.model import IGNORED_NAMES, AuxiliaryFile, Checkpoint, FileStat, ShardFile, VersionKind
 
 SINGLE_NAME = "model.safetensors"
 # File names need not be UTF-8.
 _AS_NAMED = ("utf-8", "surrogateescape")
-# Never part of a checkpoint: our own records, a clone's history, what a filesystem keeps at its root.
-_IGNORED_NAMES = frozenset((SYNC_DIRECTORY, ".git", "lost+found"))
 
 
 def read_index(directory: Path) -> tuple[Index, bytes] | None:
@@ -81,7 +78,7 @@ def read_checkpoint(directory: Path, version: int, kind: VersionKind) -> Checkpo
     found = read_index(directory)
     if found is not None and found[0].delta is not None:
         raise FormatError(f"{INDEX_NAME}: is the index of a delta, expected a full checkpoint")
-    files = dict(_walk(directory))
+    files = dict(_regular_files(directory))
     if found is not None:
         index, raw = found
         names = sorted(set(index.weight_map.values()))
@@ -122,25 +119,11 @@ def _check_tensors(index: Index, shards: dict[str, ShardFile]) -> None:
             raise FormatError(f"{INDEX_NAME}: says tensor {tensor!r} is in {name}, which does not hold it")
 
 
-def _walk(directory: Path) -> Iterator[tuple[str, FileStat]]:
-    """Regular files below `directory` by relative name, links followed, no directory entered twice."""
-    entered: set[tuple[int, int]] = set()
-    for folder, subdirectories, names in os.walk(directory, followlinks=True, onerror=_raise):
-        figures = Path(folder).stat()
-        identity = (figures.st_dev, figures.st_ino)
-        if identity in entered:  # a link back up
-            subdirectories.clear()
-            continue
-        entered.add(identity)
-        subdirectories[:] = sorted(name for name in subdirectories if name not in _IGNORED_NAMES)
-        for name in sorted(set(names) - _IGNORED_NAMES):
-            path = Path(folder) / name
-            if path.is_file():  # neither a dangling link nor a pipe
-                yield path.relative_to(directory).as_posix(), fsio.stat(path)
-
-
-def _raise(problem: OSError) -> None:
-    raise problem
+def _regular_files(directory: Path) -> Iterator[tuple[str, FileStat]]:
+    """Regular files below `directory`, links followed (FIELD_GUIDE H10)."""
+    for name, path in fsio.walk(directory, follow_links=True, skip=IGNORED_NAMES):
+        if path.is_file():  # neither a dangling link nor a pipe
+            yield name, fsio.stat(path)
 
 
 def fingerprint(stats: dict[str, FileStat]) -> str:

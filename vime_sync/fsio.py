@@ -205,6 +205,31 @@ def remove_tree(path: Path) -> None:
         return
 
 
+def walk(directory: Path, *, follow_links: bool, skip: frozenset[str]) -> Iterator[tuple[str, Path]]:
+    """Everything below `directory` that is no directory, by relative name, sorted; `skip` names are not entered.
+
+    With `follow_links` linked directories are entered too, none twice. Depth costs no stack. Raises OSError.
+    """
+    entered: set[tuple[int, int]] = set()
+    waiting = [("", directory)]
+    while waiting:
+        prefix, folder = waiting.pop()
+        figures = folder.stat()
+        if (figures.st_dev, figures.st_ino) in entered:  # a link back up
+            continue
+        entered.add((figures.st_dev, figures.st_ino))
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        for entry in listed:
+            if entry.name in skip:
+                continue
+            path = folder / entry.name
+            if entry.is_dir(follow_symlinks=follow_links):
+                waiting.append((f"{prefix}{entry.name}/", path))
+            else:
+                yield f"{prefix}{entry.name}", path
+
+
 def free_bytes(directory: Path) -> int:
     """What an unprivileged writer may still allocate on the filesystem that holds `directory`."""
     figures = os.statvfs(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,30 @@ from vime_sync.checkpoint import read_checkpoint
 from vime_sync.errors import Malformed, SyncError, UsageError
 from vime_sync.format.index import version_of_directory
 from vime_sync.format.problems import FormatError
+from vime_sync.local.paths import LocalPaths
+from vime_sync.local.state import read_state
 from vime_sync.model import Checkpoint, DeltaVersion, VersionKind
 from vime_sync.reconcile.sources import resolve_snapshot
 from vime_sync.stream.catalog import Catalog, read_version
 
 _SCHEMA = "vime-sync/inspect/1"
+# A file that an index names is not there, or is no file: the checkpoint is wrong. Else the storage is.
+_NOT_A_CHECKPOINT = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.ENAMETOOLONG,
+)
 
 
 def inspect_path(path: Path) -> dict[str, Any]:
-    """Raises UsageError for no directory, Malformed, NotReady or LineageMismatch for a version that is not whole."""
+    """Raises UsageError for no directory, Malformed, NotReady or LineageMismatch for a version that is not whole.
+
+    OSError where the storage fails.
+    """
     path = path.absolute()
     if not path.is_dir():
         raise UsageError(f"{path} is not a directory; expected a stream, a version directory or a checkpoint")
@@ -35,7 +51,12 @@ def inspect_path(path: Path) -> dict[str, Any]:
             hint="Name a stream, a version directory or a checkpoint; check that it was copied completely.",
         ) from None
     except OSError as problem:
-        raise Malformed(f"{path} cannot be read as a checkpoint: {problem}") from None
+        if problem.errno not in _NOT_A_CHECKPOINT:
+            raise
+        raise Malformed(
+            f"{path} is not a whole checkpoint: {problem.filename or path}: {problem.strerror}",
+            hint="Name a stream, a version directory or a checkpoint; check that it was copied completely.",
+        ) from None
     return _checkpoint(path, "checkpoint", checkpoint)
 
 
@@ -110,6 +131,7 @@ def _checkpoint(path: Path, kind: str, checkpoint: Checkpoint) -> dict[str, Any]
         "kind": kind,
         "path": str(path),
         "version": checkpoint.version if checkpoint.kind is VersionKind.FULL else None,
+        "committed_version": _committed(path),
         "tensor_count": len(tensors),
         "total_bytes": checkpoint.size_bytes,
         "shard_count": len(checkpoint.shards),
@@ -117,3 +139,9 @@ def _checkpoint(path: Path, kind: str, checkpoint: Checkpoint) -> dict[str, Any]
         "identity": checkpoint.identity,
         "tensors": tensors,
     }
+
+
+def _committed(path: Path) -> int | None:
+    """The version that our state says a LOCAL holds; None between two versions, and for any other checkpoint."""
+    state = read_state(LocalPaths(path)).state
+    return None if state is None else state.version

@@ -13,6 +13,8 @@ from pathlib import Path
 
 # Our records and the peers', below LOCAL; never part of a checkpoint.
 SYNC_DIRECTORY = ".weight_sync"
+# Never part of a checkpoint, at any depth: those records, a clone's history, what a filesystem keeps at its root.
+IGNORED_NAMES = frozenset((SYNC_DIRECTORY, ".git", "lost+found"))
 
 
 class Encoding(str, enum.Enum):

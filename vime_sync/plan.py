@@ -40,7 +40,8 @@ class View:
     """What a plan is made from. `same` says of published versions of our lineage whether they still are those.
 
     `kept_from` is the version that the last pass can be taken back to by what it kept on this host; `refreshed` are
-    entries of our lineage whose files' stats changed although they are the same.
+    entries of our lineage whose files' stats changed although they are the same; `anchor_known` says that the digests
+    of our lineage's anchor are at hand.
     """
 
     share: Path | None
@@ -52,6 +53,7 @@ class View:
     same: Mapping[int, bool]
     kept_from: int | None = None
     refreshed: tuple[LineageEntry, ...] = ()
+    anchor_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,11 @@ def _way_back(view: View, target: int) -> tuple[PlannedPass, ...] | None:
         return tuple(passes)
     # What is not visible cannot prove the digests below; the anchor proves itself by its own table.
     deltas = [entry.version for entry in view.local.lineage[1:]]
-    if target < view.local.lineage[0].version or not all(view.same.get(delta) for delta in deltas if delta <= version):
+    if (
+        not view.anchor_known
+        or target < view.local.lineage[0].version
+        or not all(view.same.get(delta) for delta in deltas if delta <= version)
+    ):
         return None
     backward = [delta for delta in reversed(deltas) if target < delta <= version]
     entries = [view.entries.get(delta) for delta in backward]

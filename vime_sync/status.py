@@ -5,68 +5,148 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_sync.errors import ShareUnreachable, SyncError
-from vime_sync.local.intent import remembered_state
+from vime_sync.errors import ShareUnreachable, SyncError, UsageError
+from vime_sync.local.intent import ApplyIntent, read_intent, remembered_state
+from vime_sync.local.ownership import holds_ours
 from vime_sync.local.paths import LocalPaths
-from vime_sync.local.state import read_state
-from vime_sync.model import LineageEntry
+from vime_sync.local.state import StateReading, read_state
+from vime_sync.model import LocalState
+from vime_sync.plan import is_new_stream
+from vime_sync.reconcile.survey import survey
 from vime_sync.stream.catalog import Catalog
 
 
 @dataclass(frozen=True)
-class Status:
-    """`state` is ready, updating (between versions), damaged or absent."""
+class ShareView:
+    """What the share shows; `unreachable` says why it cannot be told. `new_stream`: it is not the one LOCAL is of."""
 
-    local_version: int | None
+    latest_version: int | None = None
+    new_stream: bool = False
+    unreachable: ShareUnreachable | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`state` is ready, updating (between versions), damaged or absent; `remark` says more of one that is not ready.
+
+    `between` are the versions that an unfinished pass leads from (None: from none) and to.
+    """
+
     state: str
-    latest_version: int | None
-    durable: bool
-    lineage: tuple[LineageEntry, ...]
-    damaged: tuple[str, ...]
-    share: str | None
-    base: str | None
-    warnings: tuple[str, ...]
+    between: tuple[int | None, int] | None = None
+    remark: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """`committed` is the state on the disk, None where no version is; `remembered` also where one is on its way."""
+
+    standing: Standing
+    committed: LocalState | None
+    remembered: LocalState | None
+    share: Path | None
+    view: ShareView
+
+    @property
+    def local_version(self) -> int | None:
+        return None if self.committed is None else self.committed.version
 
     @property
     def behind(self) -> int | None:
-        if self.local_version is None or self.latest_version is None:
+        """How many versions; none of a new stream is here."""
+        if self.local_version is None or self.view.latest_version is None:
             return None
-        return max(0, self.latest_version - self.local_version)
+        here = 0 if self.view.new_stream else self.local_version
+        return max(0, self.view.latest_version - here)
+
+    @property
+    def is_current(self) -> bool:
+        """Ready, and not behind what the share is known to have."""
+        return self.standing.state == "ready" and not self.behind and not self.view.new_stream
 
 
 def read_status(paths: LocalPaths, share: Path | None) -> Status:
-    """Never raises for what it finds; what it cannot tell is None, and said in a warning."""
+    """What cannot be told is None. Raises UsageError where LOCAL is a file, OSError where it cannot be read."""
+    if paths.root.exists() and not paths.root.is_dir():
+        raise UsageError(f"--local {paths.root} is a file, expected a directory or nothing")
     reading = read_state(paths)
-    state = reading.state
+    standing = _standing(paths, reading)
     remembered = remembered_state(paths)
     if share is None and remembered is not None and remembered.share is not None:
         share = Path(remembered.share)
-    latest, warnings = _latest(share)
-    if state is not None:
-        word = "damaged" if state.damaged else "ready"
-        return Status(
-            state.version, word, latest, state.durable, state.lineage, state.damaged, _text(share), state.base, warnings
-        )
-    word = "damaged" if reading.present else "absent"
-    word = "updating" if paths.intent.exists() else word
-    return Status(None, word, latest, False, (), (), _text(share), remembered.base if remembered else None, warnings)
+    known = [remembered.version if remembered is not None else 0, *(standing.between or ())]
+    held = max(version for version in known if version is not None)
+    return Status(standing, reading.state, remembered, share, _look(share, remembered, held))
 
 
-def _text(share: Path | None) -> str | None:
-    return None if share is None else str(share)
+def _standing(paths: LocalPaths, reading: StateReading) -> Standing:
+    if reading.state is not None:
+        return Standing("damaged" if reading.state.damaged else "ready")
+    if reading.peer_version is not None:
+        who = f"another receiver left version {reading.peer_version} here"
+        return Standing("damaged", None, f"{who}; the next pull hashes it before it believes it")
+    if paths.intent.exists():
+        return _between(paths)
+    if reading.present:
+        return Standing("damaged", None, f"{paths.state} cannot be read; the next pull hashes what is here")
+    if holds_ours(paths):
+        return Standing("damaged", None, f"{paths.state} is gone; the next pull hashes what is here")
+    return Standing("absent")
 
 
-def _latest(share: Path | None) -> tuple[int | None, tuple[str, ...]]:
-    if share is None:
-        return None, ()
+def _between(paths: LocalPaths) -> Standing:
     try:
-        catalog = Catalog(share)
+        intent = read_intent(paths)
+    except ValueError:
+        intent = None
+    if intent is None:
+        return Standing("updating", None, "between two versions; the next pull hashes what is here")
+    if isinstance(intent, ApplyIntent):
+        origin: int | None = intent.origin.version
+        target = intent.version
+        both_ways = intent.origin_proven and not intent.forward_only
+    else:  # new files are only ever renamed forward
+        origin, target, both_ways = intent.from_version, intent.state.version, False
+    where = f"between versions {origin} and {target}"
+    if origin is None:
+        where = f"on the way to version {target}"
+    elif origin == target:
+        where = f"version {target} is being mended"
+    end = "the next pull finishes or undoes it" if both_ways else "the next pull finishes it"
+    return Standing("updating", (origin, target), f"{where}; {end}")
+
+
+def _look(share: Path | None, remembered: LocalState | None, held: int) -> ShareView:
+    if share is None:
+        return ShareView()
+    try:
+        return _look_at(share, remembered, held)
     except ShareUnreachable as problem:
-        return None, (problem.message,)
+        return ShareView(unreachable=problem)
+    except OSError as problem:
+        return ShareView(unreachable=ShareUnreachable(f"reading {problem.filename or share}: {problem.strerror}"))
+
+
+def _look_at(share: Path, remembered: LocalState | None, held: int) -> ShareView:
+    catalog = Catalog(share)
+    if not catalog.versions and held > 0:
+        raise ShareUnreachable(
+            f"{share} shows no version at all while version {held} is here: it looks unmounted", version=held
+        )
+    new_stream = remembered is not None and _is_another_stream(share, remembered)
     warnings: list[str] = []
     for version in reversed(catalog.versions):
         entry = catalog.entry(version)
+        if isinstance(entry, ShareUnreachable):
+            raise entry
         if not isinstance(entry, SyncError):
-            return version, tuple(warnings)
+            return ShareView(version, new_stream, None, tuple(warnings))
         warnings.append(entry.message)
-    return 0, tuple(warnings)
+    return ShareView(0, new_stream, None, tuple(warnings))
+
+
+def _is_another_stream(share: Path, state: LocalState) -> bool:
+    """As a pull sees it, but for a full version whose stats alone changed: a look does not hash it."""
+    view = survey(share, state.version, state, has_base=True, same_content=lambda checkpoint: True)
+    return is_new_stream(view)

@@ -25,6 +25,7 @@ __all__ = ["main", "run"]
 
 _COMMANDS = (_pull, _show)  # importing them registered their commands
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+_MEND = "Mend what it says (permissions, room, the filesystem), then run the same command again."
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def _expected(problem: Exception) -> SyncError | None:
         return problem
     if isinstance(problem, OSError):
         place = f"{problem.filename}: " if problem.filename is not None else ""
-        return LocalIOError(f"{place}{problem.strerror or problem}")
+        return LocalIOError(f"{place}{problem.strerror or problem}", hint=_MEND)
     message = getattr(problem, "format_message", None)
     if message is not None:  # the option parser's own errors, whatever package they come from
         return UsageError(str(message()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,18 +14,20 @@ from vime_sync.errors import UsageError
 application = typer.Typer(
     name="vime-sync",
     help="Brings a host's local checkpoint to the weights a trainer just published, and proves every byte.",
-    invoke_without_command=True,
     rich_markup_mode=None,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+
+# Whether a directory can be read is not asked by the parser (`readable=False`): it depends on which one it is whose
+# move that is. A share that cannot be read is unreachable (10), a LOCAL is 21, neither is wrong usage.
 
 
 def _no_loop(path: Path | None) -> Path | None:
     """Links that lead round in a circle are a mistake of whoever gave them: said before anything is looked at."""
     if path is not None:
         try:
-            os.stat(path)
+            path.stat()
         except OSError as problem:
             if problem.errno == errno.ELOOP:
                 raise typer.BadParameter(f"{path} is a link that leads back to itself, expected a directory") from None
@@ -39,6 +40,7 @@ Shared = Annotated[
         "--shared",
         envvar="VIME_SYNC_SHARED",
         metavar="DIR",
+        readable=False,
         callback=_no_loop,
         help="Directory the trainer publishes to (weight_v*); LOCAL remembers it.",
     ),
@@ -49,6 +51,7 @@ Local = Annotated[
         "--local",
         envvar="VIME_SYNC_LOCAL",
         metavar="DIR",
+        readable=False,
         callback=_no_loop,
         help="This host's checkpoint directory.",
     ),
@@ -59,6 +62,7 @@ Base = Annotated[
         "--base",
         envvar="VIME_SYNC_BASE",
         metavar="DIR",
+        readable=False,
         callback=_no_loop,
         help="Version 0: the checkpoint training started from, or a HF cache entry; LOCAL remembers it.",
     ),
@@ -77,7 +81,9 @@ Json = Annotated[bool, typer.Option("--json", envvar="VIME_SYNC_JSON", help="One
 Quiet = Annotated[bool, typer.Option("--quiet", envvar="VIME_SYNC_QUIET", help="Errors only.")]
 Verbose = Annotated[
     bool,
-    typer.Option("--verbose", envvar="VIME_SYNC_VERBOSE", help="Say on stderr, too, what was done and how long it took."),
+    typer.Option(
+        "--verbose", envvar="VIME_SYNC_VERBOSE", help="Say on stderr, too, what was done and how long it took."
+    ),
 ]
 LogFormat = Annotated[
     str,
@@ -127,7 +133,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@application.callback()
+@application.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
     version: Annotated[

@@ -23,7 +23,7 @@ def wants_json_errors(argv: Sequence[str]) -> bool:
     if "--json" in argv or os.environ.get("VIME_SYNC_JSON", "").lower() in _TRUE:
         return True
     log_format = os.environ.get("VIME_SYNC_LOG_FORMAT")
-    for argument, following in zip(argv, [*argv[1:], None], strict=True):
+    for argument, following in zip(argv, [*argv[1:], ""], strict=False):
         if argument == _LOG_FORMAT:
             log_format = following
         elif argument.startswith(f"{_LOG_FORMAT}="):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,10 +23,11 @@ from vime_sync.cli.application import (
 )
 from vime_sync.cli.output import Output, human_bytes
 from vime_sync.cli.process import allow_many_files, stoppable
+from vime_sync.cli.pulled import pull_details, pull_document, pull_lines, rate
 from vime_sync.local.paths import local_paths
+from vime_sync.local.state import read_state
 from vime_sync.materialize.context import Context, default_threads
-from vime_sync.plan import Plan, Result
-from vime_sync.reconcile import Report, Request, reconcile, verify_local, wait_and_reconcile
+from vime_sync.reconcile import Request, reconcile, verify_local, wait_and_reconcile
 
 _PULL_EPILOG = epilog(
     (
@@ -40,13 +42,22 @@ _VERIFY_EPILOG = epilog(
 )
 
 
+def _a_number(seconds: float) -> float:
+    if math.isnan(seconds):  # the parser takes `nan`, which no wait ever reaches
+        raise typer.BadParameter(f"{seconds} is not a number of seconds")
+    return seconds
+
+
 @application.command(epilog=_PULL_EPILOG)
 def pull(
     local: Local,
     shared: Shared = None,
     base: Base = None,
     version: Annotated[
-        str, typer.Option("--version", envvar="VIME_SYNC_VERSION", help="A number, or latest: the newest ready one.")
+        str,
+        typer.Option(
+            "--version", envvar="VIME_SYNC_VERSION", metavar="N|latest", help="A number, or the newest ready one."
+        ),
     ] = "latest",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", envvar="VIME_SYNC_DRY_RUN", help="Print the plan, change nothing.")
@@ -64,17 +75,22 @@ def pull(
         typer.Option(
             "--wait",
             envvar="VIME_SYNC_WAIT",
+            metavar="SECONDS",
             min=0,
-            help="Seconds to wait for the lock and for a version not ready yet.",
+            callback=_a_number,
+            help="How long to wait for the lock and for a version not ready yet.",
         ),
-    ] = 0.0,
+    ] = 0,
     threads: Threads = 0,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Bring LOCAL to a published version: heal, plan, seed or apply, prove, commit."""
+    """Bring LOCAL to a published version and prove it.
+
+    Heals what an earlier run left, plans, seeds or applies, holds every tensor against its digest, commits.
+    """
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
     request = Request(shared, base, parse_version(version), adopt, dry_run, wait)
     allow_many_files()
@@ -83,68 +99,10 @@ def pull(
         report = wait_and_reconcile(context, request) if wait else reconcile(context, request)
     for warning in report.warnings:
         output.warning(warning)
-    output.document(_pull_document(report), _pull_lines(report))
-
-
-def _pull_document(report: Report) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "schema": "vime-sync/pull/1",
-        "result": report.result.value,
-        "version": report.version,
-        "from_version": report.from_version,
-        "seeded_from": report.seeded_from,
-        "new_stream": report.new_stream,
-        "tensors_changed": report.tensors_changed,
-        "tensors_repaired": report.tensors_repaired,
-        "bytes_read": report.bytes_read,
-        "bytes_written": report.bytes_written,
-        "engines": [],
-        "seconds": {phase: round(seconds, 6) for phase, seconds in report.seconds.items()},
-        "warnings": report.warnings,
-    }
-    if report.plan is not None and report.result is Result.PLANNED:
-        document["passes"] = [
-            {"anchor": planned.anchor, "deltas": list(planned.deltas)} for planned in report.plan.passes
-        ]
-    return document
-
-
-def _pull_lines(report: Report) -> list[str]:
-    if report.plan is not None and report.result is Result.PLANNED:
-        return _plan_lines(report, report.plan)
-    lines = [f"version {report.version}: {report.result.value.replace('_', ' ')}{_came_from(report)}"]
-    if report.result is not Result.ALREADY_CURRENT:
-        repaired = f", {report.tensors_repaired} repaired" if report.tensors_repaired else ""
-        lines.append(
-            f"  {report.tensors_changed} tensors changed{repaired}; {human_bytes(report.bytes_read)} read, "
-            f"{human_bytes(report.bytes_written)} written in {report.seconds['total']:.2f} s"
-        )
-    return lines
-
-
-def _came_from(report: Report) -> str:
-    origin = "" if report.from_version is None else f" from version {report.from_version}"
-    seeded = {None: "", 0: ", seeded from the base"}.get(
-        report.seeded_from, f", seeded from version {report.seeded_from}"
-    )
-    return origin + seeded + (", the trainer began a new stream" if report.new_stream else "")
-
-
-def _plan_lines(report: Report, plan: Plan) -> list[str]:
-    lines = [f"version {plan.target}: planned{_came_from(report)}"]
-    for number, planned in enumerate(plan.passes, start=1):
-        start = {None: "in place", 0: "seed from the base"}.get(planned.anchor, f"seed from version {planned.anchor}")
-        if planned.back_to is not None:
-            start = f"back to version {planned.back_to}"
-        deltas = _delta_words(planned.deltas)
-        lines.append(f"  pass {number}: {start}{deltas}")
-    return lines if plan.passes else [*lines, "  nothing to do"]
-
-
-def _delta_words(deltas: tuple[int, ...]) -> str:
-    if len(deltas) < 2:
-        return f", delta {deltas[0]}" if deltas else ""
-    return f", deltas {deltas[0]} to {deltas[-1]} folded"
+    if output.verbose:
+        for detail in pull_details(report, read_state(context.paths).state, context.threads):
+            output.info(detail)
+    output.document(pull_document(report), pull_lines(report))
 
 
 @application.command(epilog=_VERIFY_EPILOG)
@@ -156,12 +114,16 @@ def verify(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Hash every byte of LOCAL against its digest table; mark what is wrong, so that the next pull heals it."""
+    """Hash every byte of LOCAL against its digest table.
+
+    What is wrong is named and marked, so that the next pull heals it.
+    """
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
     allow_many_files()
     started = time.monotonic()
     with stoppable() as stop, output.tally() as tally:
-        verified = verify_local(Context(local_paths(local), threads or default_threads(), stop, tally))
+        context = Context(local_paths(local), threads or default_threads(), stop, tally)
+        verified = verify_local(context)
     seconds = time.monotonic() - started
     document = {
         "schema": "vime-sync/verify/1",
@@ -171,6 +133,7 @@ def verify(
         "bytes_read": verified.bytes_read,
         "seconds": round(seconds, 6),
     }
+    output.info(f"hashed with {context.threads} threads at {rate(verified.bytes_read, seconds)}")
     output.document(
         document,
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +12,16 @@ from vime_sync.cli.application import Json, Local, LogFormat, Quiet, Shared, Ver
 from vime_sync.cli.output import Output, human_bytes
 from vime_sync.inspection import inspect_path
 from vime_sync.local.paths import local_paths
-from vime_sync.status import read_status
+from vime_sync.status import Status, read_status
 
 _BEHIND = 3
 _STATUS_EPILOG = epilog(
     ("vime-sync status --local /nvme/ckpt", "vime-sync status --local /nvme/ckpt --shared /mnt/pub --check"),
-    (0, 1, 2, 3),
+    (0, 1, 2, 3, 10, 21),
 )
 _INSPECT_EPILOG = epilog(
     ("vime-sync inspect /mnt/pub", "vime-sync inspect /mnt/pub/weight_v000041 --json"),
-    (0, 1, 2, 10, 11, 13),
+    (0, 1, 2, 10, 11, 13, 21),
 )
 
 
@@ -29,7 +30,12 @@ def status(
     local: Local,
     shared: Shared = None,
     check: Annotated[
-        bool, typer.Option("--check", envvar="VIME_SYNC_CHECK", help="Exit 3 when behind the newest ready version.")
+        bool,
+        typer.Option(
+            "--check",
+            envvar="VIME_SYNC_CHECK",
+            help="Exit 3 unless LOCAL is ready and at the newest ready version, 10 when the share cannot tell.",
+        ),
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -39,56 +45,95 @@ def status(
     """Say where LOCAL stands, and how far behind the share."""
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
     found = read_status(local_paths(local), shared)
-    for warning in found.warnings:
+    for warning in found.view.warnings:
         output.warning(warning)
-    lineage = [
-        {"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in found.lineage
-    ]
-    document: dict[str, Any] = {
+    unreachable = found.view.unreachable
+    if unreachable is not None and not check:
+        output.warning(unreachable.message)
+    if check and found.share is None:
+        output.warning("no --shared is given, and LOCAL does not remember one: what is newest is not known")
+    for detail in _status_details(found):
+        output.info(detail)
+    output.document(_status_document(found), _status_lines(found))
+    if check and unreachable is not None:
+        raise unreachable
+    if check and not found.is_current:
+        raise typer.Exit(_BEHIND)
+
+
+def _status_document(found: Status) -> dict[str, Any]:
+    committed, standing = found.committed, found.standing
+    lineage = committed.lineage if committed is not None else ()
+    return {
         "schema": "vime-sync/status/1",
         "local_version": found.local_version,
-        "state": found.state,
-        "latest_version": found.latest_version,
+        "state": standing.state,
+        "latest_version": found.view.latest_version,
         "behind": found.behind,
-        "durable": found.durable,
-        "lineage": lineage,
+        "durable": committed is not None and committed.durable,
+        "lineage": [
+            {"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in lineage
+        ],
         "engines": [],
         "last_error": None,
-        "damaged": list(found.damaged),
-        "shared": found.share,
-        "base": found.base,
+        "damaged": list(committed.damaged) if committed is not None else [],
+        "shared": None if found.share is None else str(found.share),
+        "base": None if found.remembered is None else found.remembered.base,
+        "new_stream": found.view.new_stream,
+        "between": None if standing.between is None else list(standing.between),
     }
-    version = "no version" if found.local_version is None else f"version {found.local_version}"
-    newest = "unknown" if found.latest_version is None else str(found.latest_version)
-    behind = "" if not found.behind else f", {found.behind} behind"
-    lines = [f"{found.state}: {version} (newest on the share: {newest}{behind})"]
-    lines += [f"  damaged: {name}" for name in found.damaged]
-    output.document(document, lines)
-    if check and (found.behind or (found.local_version is None and found.latest_version is not None)):
-        raise typer.Exit(_BEHIND)
+
+
+def _status_lines(found: Status) -> list[str]:
+    what = "no version" if found.local_version is None else f"version {found.local_version}"
+    if found.view.new_stream and found.local_version is not None:
+        what += " of another stream"
+    newest = "unknown" if found.view.latest_version is None else str(found.view.latest_version)
+    behind = f", {found.behind} behind" if found.behind else ""
+    lines = [f"{found.standing.state}: {found.standing.remark or what} (newest on the share: {newest}{behind})"]
+    return lines + [f"  damaged: {name}" for name in (found.committed.damaged if found.committed is not None else ())]
+
+
+def _status_details(found: Status) -> list[str]:
+    base = found.remembered.base if found.remembered is not None else None
+    details = [f"share: {found.share or 'none is given or remembered'}", f"base: {base or 'none is remembered'}"]
+    if found.committed is not None:
+        steps = [f"{entry.kind.value} {entry.version}" for entry in found.committed.lineage]
+        details.append(f"built from: {', '.join(steps)}")
+        details.append(f"{'' if found.committed.durable else 'not yet '}known to be on the disk")
+    return details
 
 
 @application.command(epilog=_INSPECT_EPILOG)
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A stream, a version directory, or a checkpoint.")],
+    # Hidden: told in the text below; the parser's own line would name its Python type.
+    path: Annotated[Path, typer.Argument(metavar="PATH", hidden=True, readable=False)],
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Explain a stream, a version directory or a checkpoint; a malformed one exits 11 with the reason."""
+    """Explain PATH: a stream, a version directory or a checkpoint.
+
+    One that is malformed exits 11 with the reason.
+    """
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
+    started = time.monotonic()
     found = inspect_path(path)
-    lines = [f"{found['kind']}: {found['path']}"]
-    for version in found.get("versions", ()):
-        lines.append(_version_line(version))
+    output.info(f"looked at in {time.monotonic() - started:.3f} s: indexes and headers, no weights")
+    output.document(found, _inspect_lines(found))
+
+
+# Told in lines of their own, or in the first one.
+_NOT_FACTS = ("schema", "kind", "path", "versions", "tensors", "changed")
+
+
+def _inspect_lines(found: dict[str, Any]) -> list[str]:
+    lines = [f"{found['kind']}: {found['path']}", *(_version_line(version) for version in found.get("versions", ()))]
     for key, value in found.items():
-        if key in ("schema", "kind", "path", "versions", "tensors", "changed"):
-            continue
-        shown = human_bytes(value) if key.endswith("bytes") else value
-        lines.append(f"  {key.replace('_', ' ')}: {shown}")
-    lines += [f"  {line}" for line in _tensor_lines(found)] if not quiet else []
-    output.document(found, lines)
+        if key not in _NOT_FACTS and value is not None:
+            lines.append(f"  {key.replace('_', ' ')}: {human_bytes(value) if key.endswith('bytes') else value}")
+    return lines + [f"  {line}" for line in _tensor_lines(found)]
 
 
 def _version_line(version: dict[str, Any]) -> str:

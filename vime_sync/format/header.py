@@ -17,6 +17,8 @@ from vime_sync.model import TensorSpec
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
+# As many as numpy has; bounds the time to multiply them.
+_MAX_DIMENSIONS = 64
 
 # Bits per element; the format packs sub-byte types.
 _DTYPE_BITS: Mapping[str, int] = {
@@ -64,6 +66,11 @@ def parse_header(raw: bytes) -> Header:
     return Header(dict(specs), metadata, end)
 
 
+def _shown_bytes(total_bits: int) -> str:
+    whole, rest = divmod(total_bits, 8)
+    return f"{str(whole)[:40]} and {rest} bits" if rest else str(whole)[:40]
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
@@ -75,12 +82,13 @@ def _tensor_spec(name: str, value: object) -> TensorSpec:
     bits = _DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
     if bits is None:
         raise FormatError(f"tensor {name!r} has the unknown dtype {str(dtype)[:40]!r}")
-    if not isinstance(shape, list) or not all(map(_is_count, shape)):
-        raise FormatError(f"tensor {name!r} has the shape {str(shape)[:80]}, expected a list of sizes")
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_count, shape)):
+        raise FormatError(f"tensor {name!r} has the shape {str(shape)[:80]}, expected at most {_MAX_DIMENSIONS} sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
         raise FormatError(f"tensor {name!r} has data_offsets {str(offsets)[:80]}, expected [begin, end]")
     begin, end = offsets
     total_bits = math.prod(shape) * bits
     if total_bits % 8 or end - begin != total_bits // 8:
-        raise FormatError(f"tensor {name!r} spans {end - begin} bytes, expected {total_bits / 8:g} for {dtype} {shape}")
+        expected = f"{_shown_bytes(total_bits)} for {dtype} {str(shape)[:80]}"
+        raise FormatError(f"tensor {name!r} spans {end - begin} bytes, expected {expected}")
     return TensorSpec(dtype, tuple(shape), begin, end - begin)

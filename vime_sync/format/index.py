@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from vime_sync.format.problems import FormatError
 from vime_sync.format.strict_json import parse_object, string_map
-from vime_sync.model import SYNC_DIRECTORY, ChecksumFormat, Encoding, version_label
+from vime_sync.model import IGNORED_NAMES, ChecksumFormat, Encoding, version_label
 
 INDEX_NAME = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 100_000_000
@@ -21,6 +21,7 @@ _DELTA_KEYS = frozenset(("base_version", "delta_encoding", "compression_format",
 _KNOWN_DELTA_METADATA = _DELTA_KEYS | {"version", "total_size", "format"}
 _VERSION_DIRECTORY = re.compile(r"weight_v(\d{6,})", re.ASCII)
 _MAX_NAME_BYTES = 255
+_NO_PARTS = frozenset(("", ".", "..")) | IGNORED_NAMES
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def parse_index(raw: bytes) -> Index:
 def check_file_name(name: str) -> None:
     """A file an index may name lies inside its directory and is a safetensors file (FIELD_GUIDE S19)."""
     parts = name.split("/")
-    if PurePosixPath(name).is_absolute() or any(part in ("", ".", "..", SYNC_DIRECTORY) for part in parts):
+    if PurePosixPath(name).is_absolute() or any(part in _NO_PARTS for part in parts):
         raise FormatError(f"index names the file {name[:80]!r}, expected one inside the version's directory")
     if not name.isprintable() or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
         raise FormatError(f"index names the file {name[:80]!r}, which cannot be a file name")

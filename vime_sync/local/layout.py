@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from vime_sync import fsio
@@ -9,6 +10,9 @@ from vime_sync.checkpoint import read_shard
 from vime_sync.format.problems import FormatError
 from vime_sync.local.paths import LocalPaths
 from vime_sync.model import DigestTable, FileStat, LocalState, Span
+
+# Gone, or something else than a regular file stands there.
+_NO_SHARD = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,12 @@ def read_layout(paths: LocalPaths, table: DigestTable) -> Layout:
             continue
         try:
             shard = read_shard(paths.root, name)
-        except (FormatError, FileNotFoundError):
+        except FormatError:
+            broken.append(name)
+            continue
+        except OSError as problem:
+            if problem.errno not in _NO_SHARD:
+                raise
             broken.append(name)
             continue
         if shard.header_digest != file.digest or shard.stat.size_bytes != file.size_bytes:
@@ -54,5 +63,7 @@ def touched_files(paths: LocalPaths, state: LocalState) -> tuple[str, ...]:
 def _stat_or_none(paths: LocalPaths, name: str) -> FileStat | None:
     try:
         return fsio.stat(paths.file(name))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as problem:
+        if problem.errno not in _NO_SHARD:
+            raise
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from vime_sync import fsio
@@ -34,8 +35,7 @@ def check_ownership(paths: LocalPaths, *, adopt: bool) -> None:
 
 
 def mark(paths: LocalPaths) -> None:
-    """Write our mark, before the first file of ours."""
-    fsio.make_directory(paths.sync)
+    """Write our mark, before the first file of ours. Under the lock."""
     if not paths.owner.exists():
         write_manifest(paths, set())
 
@@ -58,7 +58,10 @@ def remove_stale(paths: LocalPaths, current: set[str]) -> None:
     """Files that we wrote earlier and the committed version lacks go, and the folders that this leaves empty."""
     ours = read_manifest(paths)
     for name in sorted(ours - current):
-        fsio.unlink(paths.file(name))
+        if any(paths.file(folder).is_symlink() for folder in parents(name)):
+            continue  # behind a link that somebody put there lies nothing of ours
+        if not paths.file(name).is_dir() or paths.file(name).is_symlink():
+            fsio.unlink(paths.file(name))
         folder = paths.file(name).parent
         while folder != paths.root and folder.is_dir() and not any(folder.iterdir()):
             fsio.remove_directory_if_empty(folder)
@@ -77,6 +80,7 @@ def replace_links(paths: LocalPaths, names: list[str]) -> None:
 
     A symlink, or a file with another name elsewhere, is replaced by a copy under the same name.
     """
+    check_folders(paths, names)
     for name in names:
         path = paths.file(name)
         if path.is_symlink() or path.lstat().st_nlink > 1:
@@ -97,19 +101,26 @@ def copy_bytes(source: fsio.File, target: fsio.File, piece_bytes: int = 1 << 20)
 
 def foreign_files(paths: LocalPaths, ours: set[str]) -> list[str]:
     """Files below LOCAL that we did not write, by relative name."""
-    found = []
-    for path in sorted(paths.root.rglob("*")):
-        relative = path.relative_to(paths.root)
-        if relative.parts[0] in (paths.sync.name, "lost+found") or path.is_dir():
-            continue
-        if relative.as_posix() not in ours:
-            found.append(relative.as_posix())
-    return found
+    skip = frozenset((paths.sync.name, "lost+found"))
+    return [name for name, _ in fsio.walk(paths.root, follow_links=False, skip=skip) if name not in ours]
 
 
-def check_collisions(paths: LocalPaths, wanted: list[str], ours: set[str]) -> None:
-    """A file of the user's that the new version would overwrite. Raises NotOurs."""
-    taken = [name for name in wanted if name not in ours and _exists(paths.file(name))]
+def check_collisions(paths: LocalPaths, wanted: Iterable[str], replaceable: set[str]) -> None:
+    """Refuse, before anything changes, what would overwrite files of the user's or write through a link of his.
+
+    `replaceable` files may go, also where a file has to make way for a folder or a folder for a file. Raises NotOurs.
+    """
+    taken: set[str] = set()
+    for name in wanted:
+        place = paths.file(name)
+        check_folders(paths, [name])
+        blocking = [folder for folder in parents(name) if _is_file(paths.file(folder))]
+        if place.is_dir() and not place.is_symlink():
+            below = fsio.walk(place, follow_links=False, skip=frozenset())
+            blocking += [f"{name}/{inner}" for inner, _ in below]
+        elif _exists(place):
+            blocking.append(name)
+        taken.update(item for item in blocking if item not in replaceable)
     if taken:
         raise NotOurs(
             f"{paths.root} holds {name_some(taken)}, which this program did not write and the new version brings",
@@ -117,5 +128,39 @@ def check_collisions(paths: LocalPaths, wanted: list[str], ours: set[str]) -> No
         )
 
 
+def check_folders(paths: LocalPaths, names: Iterable[str]) -> None:
+    """Nothing is ever written or removed through a link: a linked subdirectory would lead out of LOCAL (H8)."""
+    for name in names:
+        for folder in parents(name):
+            if paths.file(folder).is_symlink():
+                raise NotOurs(
+                    f"{paths.file(folder)} is a link, and the checkpoint has {name}; expected a directory of its own",
+                    hint="Replace the link by a directory, or remove it.",
+                )
+
+
+def parents(name: str) -> list[str]:
+    """The folders on the way to a relative name, outermost first."""
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_symlink() or (path.exists() and not path.is_dir())
+
+
 def _exists(path: Path) -> bool:
     return path.is_symlink() or path.exists()
+
+
+def sweep(paths: LocalPaths) -> None:
+    """Things of another kind under the names of our records would stop us for good: they go. Under the lock."""
+    for path in (paths.state, paths.owner, paths.holder, paths.intent, paths.journal):
+        if path.is_dir() and not path.is_symlink():
+            fsio.remove_tree(path)
+    for folder in (paths.staged, paths.kept, paths.aside, paths.tables):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            fsio.unlink(folder)
+        for entry in list(folder.iterdir()) if folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                fsio.remove_tree(entry)

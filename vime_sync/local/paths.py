@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class LocalPaths:
 
 def local_paths(local: Path) -> LocalPaths:
     """LOCAL itself may be a link; everything below is addressed through what it points to."""
-    return LocalPaths(local.resolve())
+    return LocalPaths(Path(os.path.realpath(local)))
 
 
 def check_apart(paths: LocalPaths, share: Path | None, base: Path | None) -> None:
@@ -80,7 +81,7 @@ def check_apart(paths: LocalPaths, share: Path | None, base: Path | None) -> Non
     for option, other in (("--shared", share), ("--base", base)):
         if other is None:
             continue
-        other = other.resolve()
+        other = Path(os.path.realpath(other))
         for inner, outer, sentence in (
             (local, other, f"--local {local} lies in {option} {other}"),
             (other, local, f"{option} {other} lies in --local {local}"),

@@ -62,11 +62,11 @@ def read_state(paths: LocalPaths) -> StateReading:
     try:
         document = json.loads(raw)
         version = int(document["version"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return StateReading(True)
     try:
         return StateReading(True, state_from_document(document[_OURS], version))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return StateReading(True, peer_version=version)
 
 

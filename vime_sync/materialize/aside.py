@@ -171,7 +171,8 @@ class _Job:
         try:
             header, anchor, target = json.loads((aside / f"{shard.name}.json").read_bytes())
             file = fsio.File(aside / shard.name)
-        except (OSError, ValueError):
+            target.keys(), anchor.keys()
+        except (OSError, ValueError, TypeError, AttributeError):
             return False
         source = shard.source
         with file:

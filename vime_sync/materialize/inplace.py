@@ -13,7 +13,7 @@ from vime_sync.local.ownership import replace_links
 from vime_sync.local.room import SPARE_BYTES, make_room
 from vime_sync.local.state import boot_id
 from vime_sync.materialize.apply import ApplyJob, Feed, OpenChain
-from vime_sync.materialize.commit import clear, commit
+from vime_sync.materialize.commit import clear, commit, current_stats
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.diagnose import diagnose
 from vime_sync.materialize.staging import lay_out, staging_bytes
@@ -160,7 +160,7 @@ def committed_forward(job: ApplyJob, table: DigestTable) -> tuple[LocalState, Di
         origin,
         version=intent.version,
         lineage=intent.lineage,
-        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
+        stats={**origin.stats, **current_stats(job.context.paths, files)},
         damaged=tuple(name for name in origin.damaged if name not in job.digests),
         repairs=origin.repairs + (1 if job.rebuilt else 0),
     )
@@ -173,6 +173,6 @@ def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
     files = {work.span.file for work in job.intent.work}
     return replace(
         origin,
-        stats={**origin.stats, **{name: job.files.get(name).stat() for name in files}},
+        stats={**origin.stats, **current_stats(job.context.paths, files)},
         damaged=tuple(sorted({*origin.damaged, *wrong})),
     )

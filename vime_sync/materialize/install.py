@@ -5,15 +5,14 @@ Forward only: once the intent is durable everything needed lies in LOCAL, so a k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from vime_sync import fsio
-from vime_sync.errors import Damaged, NotOurs
+from vime_sync.errors import Damaged
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ReplaceIntent
-from vime_sync.local.ownership import check_collisions, read_manifest, remove_stale, write_manifest
+from vime_sync.local.ownership import check_collisions, check_folders, read_manifest, remove_stale, write_manifest
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import boot_id, write_state, write_table
 from vime_sync.materialize.aside import Built, clear_aside
@@ -39,7 +38,6 @@ def install(
     """
     paths = context.paths
     check_collisions(paths, sorted(built.moves), replaceable)
-    _check_folders(paths, built.moves)
     stats = {name: fsio.stat(paths.aside / place) for name, place in built.moves.items()}
     if context.durable:
         for place in built.moves.values():
@@ -65,8 +63,9 @@ def install(
 def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
     """Rename what is still aside, remove what the version lacks, commit. Also what recovery does after a kill."""
     paths = context.paths
-    _move(paths, intent.moves, intent.state.stats)
-    remove_stale(paths, set(intent.moves))
+    _check_built(paths, intent.moves, intent.state.stats)
+    remove_stale(paths, set(intent.moves))  # first: a file may have to make way for a folder, or a folder for a file
+    _move(paths, intent.moves)
     stats = current_stats(paths, set(intent.moves))
     state = commit(context, replace(intent.state, stats=stats), None)
     clear(paths, keep=False)
@@ -93,34 +92,24 @@ def install_repaired(context: Context, built: Built, state: LocalState) -> Local
 
 def place(paths: LocalPaths, built: Built) -> None:
     """Rename what was built over LOCAL's files of the same names, each proven."""
-    _check_folders(paths, built.moves)
-    _move(paths, built.moves, {name: fsio.stat(paths.aside / source) for name, source in built.moves.items()})
+    check_folders(paths, built.moves)
+    _move(paths, built.moves)
     clear_aside(paths)
 
 
-def _move(paths: LocalPaths, moves: Mapping[str, str], stats: Mapping[str, FileStat]) -> None:
-    """`stats` are those before the rename; a file that is neither aside nor in place is gone for good."""
-    for name, place in sorted(moves.items()):
-        source, target = paths.aside / place, paths.file(name)
-        if source.exists():
-            fsio.make_directory(target.parent)
-            fsio.rename(source, target)
-        elif not target.exists() or fsio.stat(target).content_key != stats[name].content_key:
-            raise Damaged(
-                f"{target} was being put in place when the last run ended, and it is not there nor in {source}"
-            )
+def _check_built(paths: LocalPaths, moves: Mapping[str, str], stats: Mapping[str, FileStat]) -> None:
+    """Every file is either aside or in place, and the very one that was proven. Raises Damaged before any moves."""
+    for name, source in moves.items():
+        aside, target = paths.aside / source, paths.file(name)
+        place = aside if aside.exists() else target
+        if not place.is_file() or fsio.stat(place).content_key != stats[name].content_key:
+            raise Damaged(f"{target} was being put in place, and neither it nor {aside} is the file that was proven")
+
+
+def _move(paths: LocalPaths, moves: Mapping[str, str]) -> None:
+    for name, source in sorted(moves.items()):
+        if (paths.aside / source).exists():
+            fsio.make_directory(paths.file(name).parent)
+            fsio.rename(paths.aside / source, paths.file(name))
     for folder in sorted({paths.file(name).parent for name in moves}):
         fsio.sync_directory(folder)
-
-
-def _check_folders(paths: LocalPaths, names: Iterable[str]) -> None:
-    """Nothing is ever written through a link: a linked subdirectory would lead out of LOCAL."""
-    for name in names:
-        folder = Path(name).parent
-        while folder != Path():
-            if paths.file(folder.as_posix()).is_symlink():
-                raise NotOurs(
-                    f"{paths.file(folder.as_posix())} is a link, and the version brings {name}",
-                    hint="Replace the link by a directory, or remove it.",
-                )
-            folder = folder.parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -67,9 +68,15 @@ def run(context: Context, items: Iterable[Item], work: Work[Item], prepare: Prep
         ready = _Ready(shared, prepare, min(_PREPARERS, context.threads), context.threads)
         threads = [threading.Thread(target=ready.fill) for _ in range(ready.preparers)]
         threads += [threading.Thread(target=_work, args=(shared, ready, work)) for _ in range(context.threads)]
+    started = []
     for thread in threads:
-        thread.start()
-    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError as problem:  # no more threads to be had: the ones that run must end all the same
+            shared.fail(OSError(errno.EAGAIN, f"starting a thread: {problem}"))
+            break
+        started.append(thread)
+    for thread in started:
         thread.join()
     if shared.failure is not None:
         raise shared.failure

@@ -59,7 +59,9 @@ def hash_files(context: Context, table: DigestTable, files: Collection[str]) -> 
         for file in opened.values():
             file.close()
     for name in others:
-        if name not in stats or file_digest(context, context.paths.file(name)) != table.files[name].digest:
+        if not context.paths.file(name).is_file() or (
+            file_digest(context, context.paths.file(name)) != table.files[name].digest
+        ):
             wrong_files.append(name)
     return Findings(layout, tuple(sorted(wrong_tensors)), tuple(sorted(wrong_files)), stats, size_bytes)
 

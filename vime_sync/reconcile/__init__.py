@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vime_sync import fsio
 from vime_sync.errors import (
     Damaged,
     LocalIOError,
@@ -20,7 +21,7 @@ from vime_sync.errors import (
 )
 from vime_sync.local.intent import remembered_state
 from vime_sync.local.lock import hold
-from vime_sync.local.ownership import check_ownership, mark
+from vime_sync.local.ownership import check_ownership, mark, sweep
 from vime_sync.local.paths import LocalPaths, check_apart
 from vime_sync.local.state import write_state
 from vime_sync.materialize.context import Context
@@ -53,9 +54,10 @@ def reconcile(context: Context, request: Request) -> Report:
         else:
             if not paths.owner.exists():
                 _plan_only(context, request, sources)
-            mark(paths)
+            fsio.make_directory(paths.sync)
             with hold(paths, wait_s=request.wait_s, check_stop=context.stop.check):
-                check_ownership(paths, adopt=request.adopt)
+                sweep(paths)
+                mark(paths)
                 run_pass(context, request, sources, report)
     except OSError as problem:
         raise LocalIOError(f"{problem.filename or paths.root}: {problem.strerror or problem}") from problem
@@ -117,6 +119,7 @@ def verify_local(context: Context) -> Verified:
     if not paths.sync.is_dir():
         raise UsageError(f"{paths.root} holds no checkpoint of ours to verify", hint="Pull into it first.")
     try:
+        check_ownership(paths, adopt=False)
         with hold(paths, wait_s=0, check_stop=context.stop.check):
             if paths.intent.exists() and not paths.state.exists():
                 raise Damaged(

@@ -18,7 +18,7 @@ from vime_sync.errors import SyncError
 from vime_sync.format.checksum import Hasher, new_hasher
 from vime_sync.format.problems import FormatError
 from vime_sync.local.intent import ApplyIntent, Step, TensorWork
-from vime_sync.local.ownership import read_manifest, replace_links, write_manifest
+from vime_sync.local.ownership import check_collisions, read_manifest, replace_links, write_manifest
 from vime_sync.local.state import boot_id, find_anchor_table, read_state, write_state, write_table
 from vime_sync.materialize.apply import Feed
 from vime_sync.materialize.aside import Built, build_aside, has_room
@@ -32,7 +32,7 @@ from vime_sync.materialize.verify import file_digest, tensor_digests
 from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, LocalState, ShardFile, Span
 from vime_sync.plan import make_plan
 from vime_sync.reconcile.request import Local, Report, Request, load_local
-from vime_sync.reconcile.seeding import chain_of, lineage_of, text
+from vime_sync.reconcile.seeding import chain_of, files_of_ours, lineage_of, text
 from vime_sync.reconcile.sources import Sources
 from vime_sync.reconcile.stepping import chain_opener
 from vime_sync.reconcile.survey import survey
@@ -63,7 +63,6 @@ def identify(context: Context, request: Request, sources: Sources, report: Repor
             return None
         ours = (*chain.anchor.shards, *chain.anchor.auxiliary)
         replace_links(context.paths, [name for name in ours if context.paths.file(name).is_file()])
-        write_manifest(context.paths, {*read_manifest(context.paths), *ours})
         with report.timed("plan"):
             spans = {
                 name: Span(shard.name, shard.data_offset + spec.begin, spec.size_bytes)
@@ -211,7 +210,9 @@ def _settle(
 ) -> Local:
     """Bring every tensor to the chain's last version, in place, and commit it."""
     version = chain.version
-    built = _replace_other_files(context, chain, {span.file for span in spans.values()})
+    replaceable, removable = files_of_ours(context.paths, request, None)
+    write_manifest(context.paths, {*read_manifest(context.paths), *removable})
+    built = _replace_other_files(context, chain, {span.file for span in spans.values()}, replaceable)
     ours = {name: digests[ChecksumFormat.XXH3_128] for name, digests in found.items()}
     table = DigestTable(
         version,
@@ -261,7 +262,7 @@ def _to_rebuild(chain: Chain, name: str, span: Span, old: str, anchor: Mapping[s
     return TensorWork(name, span, old, *wanted, ())
 
 
-def _replace_other_files(context: Context, chain: Chain, right: set[str]) -> Built:
+def _replace_other_files(context: Context, chain: Chain, right: set[str], replaceable: set[str]) -> Built:
     """Shards that are not there or have another header, and other files that differ, are built anew."""
     only = set(chain.anchor.shards) - right
     digests: dict[str, FileDigest] = {}
@@ -271,6 +272,8 @@ def _replace_other_files(context: Context, chain: Chain, right: set[str]) -> Bui
         local = context.paths.file(name)
         if not local.is_file() or local.is_symlink() or file_digest(context, local) != digest:
             only.add(name)
+    check_collisions(context.paths, sorted(only), replaceable)
+    write_manifest(context.paths, {*read_manifest(context.paths), *chain.anchor.shards, *chain.anchor.auxiliary})
     if not only:
         empty = DigestTable(chain.anchor.version, chain.anchor.identity, {}, digests)
         return Built(empty, empty, {})

@@ -15,7 +15,7 @@ from vime_sync.errors import ChecksumMismatch
 from vime_sync.format.index import INDEX_NAME
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.layout import read_layout
-from vime_sync.local.ownership import read_manifest, write_manifest
+from vime_sync.local.ownership import check_collisions, read_manifest, write_manifest
 from vime_sync.local.state import boot_id, write_table
 from vime_sync.materialize.aside import has_room
 from vime_sync.materialize.context import Buffers, Context
@@ -47,6 +47,7 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     )
     anchor, target = _hash_source(context, chain)
     files = _files(context, chain, local)
+    check_collisions(context.paths, files, {*local.table.files, *read_manifest(context.paths)})
     write_manifest(context.paths, {*read_manifest(context.paths), *local.table.files, *files})
     anchor_table = DigestTable(chain.anchor.version, chain.anchor.identity, anchor, files)
     stats = {name: local.state.stats.get(name, _NOT_YET) for name in files}

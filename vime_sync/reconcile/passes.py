@@ -12,7 +12,7 @@ from vime_sync.local.state import DISTRUSTED_BOOT, boot_id, read_table, write_st
 from vime_sync.materialize.commit import forget_cache, make_durable
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, same_content, with_findings
-from vime_sync.model import Checkpoint
+from vime_sync.model import Checkpoint, LineageEntry, LocalState, lineage_entry, structure_of
 from vime_sync.plan import Plan, PlannedPass, make_plan
 from vime_sync.reconcile.identify import identify
 from vime_sync.reconcile.overwriting import must_overwrite, overwrite
@@ -39,12 +39,18 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
         except UsageError:
             reference = None
     state = local.state if local is not None else None
+    base_entry = None
+    if state is not None and state.version == 0 and request.base is not None:
+        base_entry = _base_now(context, sources, state)
+        if base_entry is None:
+            state = None  # another base than LOCAL was seeded from: start over from it
     kept = read_kept(context.paths, state) if state is not None else None
 
     def is_same_content(checkpoint: Checkpoint) -> bool:
         known = None if state is None else read_table(context.paths, state.anchor_table_name)
         return known is not None and same_content(context, checkpoint, known)
 
+    going_back = state is not None and request.version is not None and request.version < state.version
     view = survey(
         request.share,
         request.version,
@@ -53,8 +59,27 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
         reference=reference,
         kept_from=kept.origin.version if kept is not None else None,
         same_content=is_same_content,
+        anchor_known=not going_back or state is None or read_table(context.paths, state.anchor_table_name) is not None,
     )
-    return make_plan(view)
+    plan = make_plan(view)
+    return plan if base_entry is None else replace(plan, refreshed=(base_entry,))
+
+
+def _base_now(context: Context, sources: Sources, state: LocalState) -> LineageEntry | None:
+    """At version 0 no published digest proves the bytes: the base must be the one they came from. None: it is not.
+
+    What cannot be read just now proves nothing either way.
+    """
+    known = state.lineage[0]
+    try:
+        base = sources.base()
+    except UsageError:
+        return known
+    if base.fingerprint == known.fingerprint:
+        return known
+    table = read_table(context.paths, state.anchor_table_name)
+    same = table is not None and structure_of(base.identity) == structure_of(known.identity)
+    return lineage_entry(base) if same and table is not None and same_content(context, base, table) else None
 
 
 def run_pass(context: Context, request: Request, sources: Sources, report: Report) -> None:
@@ -108,7 +133,7 @@ def _follow(context: Context, request: Request, sources: Sources, report: Report
     with report.timed("plan"):
         plan = _plan_or_damaged(context, request, sources, local)
     report.fill(local, plan)
-    if plan.refreshed and local is not None:
+    if local is not None and any(entry not in local.state.lineage for entry in plan.refreshed):
         fresh = {entry.version: entry for entry in plan.refreshed}
         lineage = tuple(fresh.get(entry.version, entry) for entry in local.state.lineage)
         local = Local(replace(local.state, lineage=lineage), local.table)

@@ -49,7 +49,7 @@ def lineage_of(chain: Chain) -> Lineage:
 def seed(context: Context, request: Request, report: Report, chain: Chain, local: Local | None) -> Local:
     """Build the chain's last version aside and put it in place of whatever of ours is there."""
     built = build_aside(context, chain)
-    replaceable, removable = _ours(context.paths, request, local)
+    replaceable, removable = files_of_ours(context.paths, request, local)
     state = install(
         context,
         built,
@@ -65,17 +65,19 @@ def seed(context: Context, request: Request, report: Report, chain: Chain, local
     return Local(state, built.table)
 
 
-def _ours(paths: LocalPaths, request: Request, local: Local | None) -> tuple[set[str], set[str]]:
+def files_of_ours(paths: LocalPaths, request: Request, local: Local | None) -> tuple[set[str], set[str]]:
     """The files that may be replaced by name, and those that may be removed (promise 5).
 
     Ours both ways are those we wrote, and in the peers' directory their checkpoint. What the operator handed over may
     be replaced; it is not removed.
     """
     ours = read_manifest(paths) if local is None else {*local.table.files, *read_manifest(paths)}
-    if local is None and not ours and read_state(paths).present:
-        ours |= {path.name for path in paths.root.glob("*.safetensors*")}
-        return {*ours, *foreign_files(paths, ours)}, ours
-    if request.adopt:
+    reading = read_state(paths)
+    theirs = local is None and (reading.peer_version is not None or (reading.present and not ours))
+    all_theirs = theirs and not ours
+    if theirs:
+        ours = ours | {path.name for path in paths.root.glob("*.safetensors*")}
+    if request.adopt or all_theirs:
         return {*ours, *foreign_files(paths, ours)}, ours
     return ours, ours
 

@@ -108,7 +108,9 @@ def open_chain(anchor: Checkpoint, deltas: Sequence[DeltaVersion], files: Source
 
 def resolve_snapshot(base: Path) -> Path:
     """A Hugging Face cache entry (models--org--name) stands for the snapshot that its main ref names."""
-    reference = base / "refs" / "main"
-    if reference.is_file() and (base / "snapshots").is_dir():
-        return base / "snapshots" / reference.read_text().strip()
-    return base
+    try:
+        revision = (base / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return base
+    named = revision.isalnum() and (base / "snapshots" / revision).is_dir()
+    return base / "snapshots" / revision if named else base

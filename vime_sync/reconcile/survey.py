@@ -26,6 +26,7 @@ def survey(
     reference: Signature | None = None,
     kept_from: int | None = None,
     same_content: SameContent = lambda checkpoint: False,
+    anchor_known: bool = True,
 ) -> View:
     """Raises ShareUnreachable. Version 0 needs no share.
 
@@ -42,7 +43,16 @@ def survey(
     entries: dict[int, Published | SyncError] = {}
     same = _compare_lineage(catalog, local, same_content, everything=rolling_back)
     view = View(
-        share, wanted, local, has_base, catalog.versions, entries, same, kept_from, _refreshed(catalog, local, same)
+        share,
+        wanted,
+        local,
+        has_base,
+        catalog.versions,
+        entries,
+        same,
+        kept_from,
+        _refreshed(catalog, local, same),
+        anchor_known,
     )
     if rolling_back and local is not None and wanted is not None:
         above = [entry.version for entry in local.lineage if entry.version > wanted and same.get(entry.version)]

@@ -17,7 +17,7 @@ from vime_sync.errors import LineageMismatch, Malformed, NotReady, ShareUnreacha
 from vime_sync.format.delta import Duplicate, assemble, delta_identity
 from vime_sync.format.index import INDEX_NAME, Index, version_of_directory
 from vime_sync.format.problems import FormatError, TruncatedError
-from vime_sync.model import Checkpoint, DeltaVersion, FileStat, Published, ShardFile, VersionKind
+from vime_sync.model import Checkpoint, DeltaVersion, Published, ShardFile, VersionKind
 
 # Names, dtypes and shapes of the checkpoint that a full version without an index must match (FIELD_GUIDE S5).
 Signature = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -98,17 +98,14 @@ def read_problem(problem: OSError, version: int, place: Path) -> SyncError:
 
 def _check_inside(path: Path, outer: Path) -> None:
     """Links may not lead out of the directory that is read (FIELD_GUIDE S19)."""
-    if not path.resolve().is_relative_to(outer.resolve()):
+    # os.path.realpath, unlike Path.resolve, bears a link to itself.
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(outer)):
         raise FormatError(f"{path.name} is a link that leads out of {outer}")
 
 
 def _fingerprint(directory: Path) -> str:
-    stats: dict[str, FileStat] = {}
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = Path(folder) / name
-            stats[path.relative_to(directory).as_posix()] = fsio.to_stat(path.lstat())
-    return fingerprint(stats)
+    files = fsio.walk(directory, follow_links=False, skip=frozenset())
+    return fingerprint({name: fsio.to_stat(path.lstat()) for name, path in files})
 
 
 def _read_delta(directory: Path, version: int, index: Index) -> DeltaVersion:
