@@ -19,6 +19,7 @@ from vime_sync import fsio
 
 _MIB = 1 << 20
 SPARE_BYTES = 64 * _MIB  # what a job wants free beside what it writes
+HEADER_BYTES = 64 * 1024  # a look at a checkpoint's index and headers is no reading of it
 
 
 @dataclass(frozen=True)

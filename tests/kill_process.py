@@ -11,21 +11,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `code` is None where it was killed; `window_s` since the awaited path appeared."""
+    """How a run ended: `code` is None where it was killed; `window_s` since the awaited path appeared.
+
+    `read_bytes` of files below the traced directories, by path; a file that was only opened counts nothing.
+    """
 
     code: int | None
     seconds: float
     window_s: float | None
-    opened: tuple[str, ...]
+    read_bytes: Mapping[str, int]
     messages: str
 
 
@@ -63,7 +68,7 @@ class KillableRuns:
         after: Path | None = None,
         traced: Iterable[Path] = (),
     ) -> Outcome:
-        """Run one command, killed so long after its start, or after `after` appeared. Opens below `traced` are told."""
+        """Run one command, killed so long after its start, or after `after` appeared. Reads below `traced` are told."""
         request = {
             "arguments": [str(argument) for argument in arguments],
             "kill_after_s": kill_after_s,
@@ -75,33 +80,51 @@ class KillableRuns:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
-        opened = (self._scratch / "opened").read_text(encoding="utf-8").splitlines()
+        read_bytes: Counter[str] = Counter()
+        for line in (self._scratch / "traced").read_text(encoding="utf-8").splitlines():
+            size, _, path = line.partition(" ")
+            read_bytes[path] += int(size)
         messages = (self._scratch / "stderr").read_text(encoding="utf-8")
-        return Outcome(answer["code"], answer["seconds"], answer["window_s"], tuple(opened), messages)
+        return Outcome(answer["code"], answer["seconds"], answer["window_s"], read_bytes, messages)
 
 
 # ---- the warm process and its children
 
 
 def _child(request: dict[str, Any], started: int) -> None:
-    """Never returns. What it opened is written down at once: a kill must not take it along."""
+    """Never returns. What it read is written down at once: a kill must not take it along."""
+    from vime_sync import fsio
     from vime_sync.cli import run
 
     scratch = Path(request["scratch"])
     for descriptor, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
         flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         os.dup2(os.open(scratch / name, flags, 0o644), descriptor)
-    opened = os.open(scratch / "opened", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    log = os.open(scratch / "traced", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     traced = tuple(request["traced"])
+    read_into, read_up_to = fsio.File.read_into, fsio.File.read_up_to
+
+    def note(path: object, size: int) -> None:
+        if str(path).startswith(traced):
+            os.write(log, f"{size} {path}\n".encode())
 
     def hook(event: str, details: tuple[object, ...]) -> None:
         if event == "open" and isinstance(details[0], (str, os.PathLike)):
-            path = os.fspath(details[0])
-            if path.startswith(traced):
-                os.write(opened, path.encode() + b"\n")
+            note(details[0], 0)
+
+    def noted_read_into(file: fsio.File, view: memoryview, offset: int) -> None:
+        note(file.path, len(view))
+        read_into(file, view, offset)
+
+    def noted_read_up_to(file: fsio.File, size_bytes: int, offset: int) -> bytes:
+        piece = read_up_to(file, size_bytes, offset)
+        note(file.path, len(piece))
+        return piece
 
     if traced:
         sys.addaudithook(hook)
+        mock.patch.object(fsio.File, "read_into", noted_read_into).start()
+        mock.patch.object(fsio.File, "read_up_to", noted_read_up_to).start()
     os.write(started, b"x")
     code = run(request["arguments"])
     sys.stdout.flush()

@@ -31,7 +31,7 @@ FORMAT = (ROOT / "vime_sync" / "docs" / "FORMAT.md").read_text(encoding="utf-8")
 PLACES = {"/mnt/share": "share", "/nvme/ckpt": "local", "/models/qwen3-tiny": "base"}
 # The layout of the demo's model with all its tensors, in a hundredth of its size.
 SMALL = Size(vocabulary=500, hidden=64, intermediate=128, heads=1, key_value_heads=1)
-INSTALL = "python3 -m pip install ."
+INSTALL = "python3 -m venv ~/vime-sync && ~/vime-sync/bin/pip install . && export PATH=~/vime-sync/bin:$PATH"
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,17 @@ def test_what_is_installed_brings_the_command() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert re.search(r'^name = "vime-sync"$', project, re.MULTILINE)
     assert re.search(r'^vime-sync = "vime_sync\.cli:main"$', project, re.MULTILINE)
+
+
+def test_what_the_package_imports_is_declared() -> None:
+    """What comes along with another dependency today may not tomorrow."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("\ndependencies = [\n", 1)[1].split("]", 1)[0]
+    declared = {name.replace("-", "_") for name in re.findall(r'^ +"([\w-]+)>=[\d.]+",$', project, re.MULTILINE)}
+    imported = set()
+    for path in (ROOT / "vime_sync").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        imported.update(re.findall(r"^\s*(?:from|import) (\w+)", source, re.MULTILINE))
+    assert imported - sys.stdlib_module_names - {"vime_sync"} <= declared
 
 
 # ---- tables

@@ -8,7 +8,7 @@ import pytest
 
 from tests import toolkit
 from tests.host import Host, flip_byte
-from tests.kill_jobs import expect_settled, models, stated_version
+from tests.kill_jobs import HEADER_BYTES, expect_settled, models, stated_version
 from tests.kill_peer import peer_directory, peer_lock, peer_takes_over, peer_writes, write_bare_state
 from tests.kill_points import PULL_THREADS, count_operations, kill, kill_tearing, no_disk_waits, tracing
 
@@ -50,7 +50,7 @@ def test_h20_after_our_kill_the_peers_state_counts_and_our_intent_is_void(host: 
         where = f"killed before operation {point} of {total}"
         assert (document["version"], document["from_version"], document["new_stream"]) == (4, 3, False), where
         # Known by hashing: each byte once to know it, once to take it on. The base need not be read for that.
-        assert trace.bytes_from(host.base) < 64 * 1024, where
+        assert trace.bytes_from(host.base) < HEADER_BYTES, where
         assert document["seeded_from"] is None, where
         assert trace.bytes_from(host.local, ".safetensors") < 2.5 * _model_bytes(host), where
         host.expect_local(4)

@@ -8,7 +8,7 @@ import pytest
 
 from tests import toolkit
 from tests.host import Host, expect_error, names_version
-from tests.kill_jobs import spoil_digest
+from tests.kill_jobs import HEADER_BYTES, spoil_digest
 from tests.kill_points import PULL_THREADS, count_operations, kill, no_disk_waits, tracing
 
 
@@ -98,7 +98,7 @@ def test_s18_republished_right_or_spoilt_between_the_kill_and_the_recovery(bad_f
         publish(bad=not bad_first)
         with tracing() as trace:
             result = host.pull(*PULL_THREADS)
-        assert trace.opens(host.base) == []
+        assert trace.bytes_from(host.base) < HEADER_BYTES
         if bad_first:
             assert result.code == 0, result.stderr
         else:

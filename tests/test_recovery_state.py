@@ -9,11 +9,9 @@ import pytest
 
 from tests import toolkit
 from tests.host import Host, flip_byte, names_version
-from tests.kill_jobs import expect_settled, models, state_path, stated_version
+from tests.kill_jobs import HEADER_BYTES, expect_settled, models, state_path, stated_version
 from tests.kill_peer import write_bare_state
 from tests.kill_points import PULL_THREADS, Trace, kill_tearing, no_disk_waits, tracing
-
-_HEADERS = 64 * 1024  # looking at a checkpoint's headers is no reading of it
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +81,7 @@ def test_h04_a_spoilt_state_is_recovered_by_hashing(content: str, host: Host) ->
         document = host.pulled(*PULL_THREADS)
 
     _expect_identified(host, document, trace, before)
-    assert trace.bytes_from(host.base) < _HEADERS, "the digest table of the base is here"
+    assert trace.bytes_from(host.base) < HEADER_BYTES, "the digest table of the base is here"
 
 
 @pytest.mark.parametrize("content", ["absent", "garbage", "bare"])
@@ -223,7 +221,7 @@ def test_h19_a_copy_of_local_is_hashed_and_believed(times: str, host: Host) -> N
     assert (result.code, result.document["version"], result.document["bytes_written"]) == (0, 2, 0)
     assert _inodes(copy) == before
     assert trace.bytes_from(copy, ".safetensors") >= _model_bytes(host)
-    assert trace.bytes_from(host.base) < _HEADERS
+    assert trace.bytes_from(host.base) < HEADER_BYTES
     elsewhere.expect_local(2, copy)
     host.publish()
     assert toolkit.pull(host.shared, copy, base=host.base).document["version"] == 3
