@@ -129,7 +129,7 @@ class LocalIOError(SyncError):
     """Disk full, permissions, read-only, or an I/O error on this host's own storage."""
 
     code, id, retryable = 21, "local_io", True
-    hint = "Free space or mend the filesystem, then run the same command again: it carries on."
+    hint = "Mend what it says (room, permissions, the filesystem), then run the same command again: it carries on."
 
 
 class NoRoom(LocalIOError):

@@ -261,6 +261,7 @@ class ApplyJob:
             if not self._back_one(number, buffers, check):
                 with self._guard:
                     wrong.add(self.intent.work[number].name)
+            self.context.tally.advance("undo", self.intent.work[number].span.size_bytes)
 
         run(self.context, begun, undo)
         return frozenset(wrong)

@@ -35,13 +35,12 @@ class Catalog:
         self._reference = reference
         self._entries: dict[int, Entry] = {}
         try:
-            names = sorted(entry.name for entry in share.iterdir())
+            found = ((version_of_directory(entry.name), entry) for entry in share.iterdir())
+            self._directories = {version: path for version, path in found if version is not None and path.is_dir()}
         except OSError as problem:
             raise ShareUnreachable(
                 f"listing {share}: {problem.strerror}; expected a readable directory of weight_v* versions"
             ) from None
-        numbered = ((version_of_directory(name), share / name) for name in names)
-        self._directories = {version: path for version, path in numbered if version is not None and path.is_dir()}
         self.share = share
 
     @property
