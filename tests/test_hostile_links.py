@@ -117,6 +117,7 @@ def test_a1_a_full_version_without_the_folder_removes_nothing_behind_its_link(ho
 
 
 def test_a1_a_rollback_to_the_base_does_not_write_through_a_linked_folder(host: Host) -> None:
+    host.pulled(version=0)
     host.pulled(version=1)
     shutil.rmtree(host.local / STATE_DIRECTORY / "kept")
     _link_sub(host)

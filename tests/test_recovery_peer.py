@@ -180,3 +180,21 @@ def test_h20_bytes_once_found_here_are_no_proof_of_themselves(tmp_path: Path) ->
         result = _pull(host)
         assert result.code == 0, result.stderr
         host.expect_local(1)
+
+
+@pytest.mark.parametrize("target", [0, 1, 2, 3, None])
+def test_h20_what_was_noted_of_rotten_bytes_does_not_outlive_the_peers_next_pass(
+    target: int | None, host: Host
+) -> None:
+    """As above, but the peer puts the bytes right: they are known, whatever a killed run wrote down meanwhile."""
+    host.publish_full()
+    for point in range(6):
+        shutil.rmtree(host.local)
+        host.pulled(version=5)
+        peer_takes_over(host.local, 5, host.models[5], host.root / "scratch")
+        flip_byte(host.local, "lm_head.weight")
+        kill_tearing(lambda: _pull(host), host.local, point, lambda size: size // 2)
+        peer_takes_over(host.local, 5, host.models[5], host.root / "scratch")
+        result = _pull(host, target)
+        assert result.code == 0, result.stderr
+        host.expect_local(5 if target is None else target)

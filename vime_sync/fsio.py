@@ -181,7 +181,9 @@ def unlink(path: Path) -> bool:
 def make_directory(path: Path) -> None:
     if not path.is_dir():
         observer("make_directory", path)
-        path.mkdir(parents=True, exist_ok=True)
+        for folder in (*reversed(path.parents), path):  # outermost first: Path.mkdir(parents=True) recurses
+            if not folder.is_dir():
+                folder.mkdir(exist_ok=True)
 
 
 def remove_directory_if_empty(path: Path) -> None:
@@ -224,10 +226,17 @@ def walk(directory: Path, *, follow_links: bool, skip: frozenset[str]) -> Iterat
             if entry.name in skip:
                 continue
             path = folder / entry.name
-            if entry.is_dir(follow_symlinks=follow_links):
+            if _is_directory(entry, follow_links=follow_links):
                 waiting.append((f"{prefix}{entry.name}/", path))
             else:
                 yield f"{prefix}{entry.name}", path
+
+
+def _is_directory(entry: os.DirEntry[str], *, follow_links: bool) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=follow_links)
+    except OSError:  # a link to itself
+        return False
 
 
 def free_bytes(directory: Path) -> int:

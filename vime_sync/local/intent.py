@@ -17,6 +17,7 @@ from vime_sync import fsio
 from vime_sync.local.journal import BLOCK_BYTES
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import (
+    NO_RECORD,
     lineage_from_document,
     lineage_to_document,
     read_state,
@@ -190,6 +191,10 @@ def _read(path: Path) -> Intent | None:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as problem:
+        if problem.errno not in NO_RECORD:
+            raise
+        raise ValueError(f"{path}: {problem.strerror}") from None
     try:
         return _from_document(json.loads(raw))
     except (KeyError, TypeError, AttributeError) as problem:

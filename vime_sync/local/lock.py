@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
@@ -78,7 +78,8 @@ def _record_holder(paths: LocalPaths) -> None:
         "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv[:2]),
     }
-    fsio.write_atomic(paths.holder, json.dumps(document).encode(), durable=False)
+    with suppress(OSError):  # for people only: a full disk does not keep us from the lock
+        fsio.write_atomic(paths.holder, json.dumps(document).encode(), durable=False)
 
 
 def describe_holder(paths: LocalPaths) -> str:

@@ -117,7 +117,8 @@ def check_collisions(paths: LocalPaths, wanted: Iterable[str], replaceable: set[
         blocking = [folder for folder in parents(name) if _is_file(paths.file(folder))]
         if place.is_dir() and not place.is_symlink():
             below = fsio.walk(place, follow_links=False, skip=frozenset())
-            blocking += [f"{name}/{inner}" for inner, _ in below]
+            inside = [f"{name}/{inner}" for inner, _ in below]
+            blocking += inside or [f"{name}/"]
         elif _exists(place):
             blocking.append(name)
         taken.update(item for item in blocking if item not in replaceable)
@@ -155,12 +156,19 @@ def _exists(path: Path) -> bool:
 
 def sweep(paths: LocalPaths) -> None:
     """Things of another kind under the names of our records would stop us for good: they go. Under the lock."""
-    for path in (paths.state, paths.owner, paths.holder, paths.intent, paths.journal):
-        if path.is_dir() and not path.is_symlink():
-            fsio.remove_tree(path)
+    records = (paths.state, paths.owner, paths.holder, paths.intent, paths.journal)
+    for path in (*records, *(record.with_name(record.name + ".new") for record in records)):
+        _remove_unless_file(path)
     for folder in (paths.staged, paths.kept, paths.aside, paths.tables):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             fsio.unlink(folder)
         for entry in list(folder.iterdir()) if folder.is_dir() else ():
-            if entry.is_dir() and not entry.is_symlink():
-                fsio.remove_tree(entry)
+            _remove_unless_file(entry)
+
+
+def _remove_unless_file(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        if path.is_dir() and not path.is_symlink():
+            fsio.remove_tree(path)
+        else:
+            fsio.unlink(path)

@@ -7,6 +7,7 @@ names one by file and digest, so a table that does not belong to it is noticed.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from vime_sync.model import (
     version_label,
 )
 
+# Something else than a file stands under the name of a record.
+NO_RECORD = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 # Stands for no boot at all: a sync failed, and what the page cache holds may never have reached the disk.
 DISTRUSTED_BOOT = "sync failed"
 
@@ -57,7 +60,9 @@ def read_state(paths: LocalPaths) -> StateReading:
         raw = paths.state.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return StateReading(False)
-    except IsADirectoryError:
+    except OSError as problem:
+        if problem.errno not in NO_RECORD:
+            raise
         return StateReading(True)
     try:
         document = json.loads(raw)

@@ -12,7 +12,7 @@ from vime_sync import fsio
 from vime_sync.errors import Damaged
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ReplaceIntent
-from vime_sync.local.ownership import check_collisions, check_folders, read_manifest, remove_stale, write_manifest
+from vime_sync.local.ownership import check_collisions, read_manifest, remove_stale, write_manifest
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import boot_id, write_state, write_table
 from vime_sync.materialize.aside import Built, clear_aside
@@ -92,7 +92,7 @@ def install_repaired(context: Context, built: Built, state: LocalState) -> Local
 
 def place(paths: LocalPaths, built: Built) -> None:
     """Rename what was built over LOCAL's files of the same names, each proven."""
-    check_folders(paths, built.moves)
+    check_collisions(paths, built.moves, {*built.moves, *read_manifest(paths)})
     _move(paths, built.moves)
     clear_aside(paths)
 

@@ -116,7 +116,7 @@ class Verified:
 def verify_local(context: Context) -> Verified:
     """Hash every byte of LOCAL. Raises Damaged naming what is wrong, after marking it for the next pass."""
     paths = context.paths
-    if not paths.sync.is_dir():
+    if not paths.sync.is_dir() and not paths.sync.is_symlink():
         raise UsageError(f"{paths.root} holds no checkpoint of ours to verify", hint="Pull into it first.")
     try:
         check_ownership(paths, adopt=False)

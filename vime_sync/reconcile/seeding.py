@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vime_sync.errors import Damaged, StreamChanged, name_some
 from vime_sync.local.layout import read_layout
-from vime_sync.local.ownership import foreign_files, read_manifest
+from vime_sync.local.ownership import foreign_files, read_manifest, remove_stale
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_state
 from vime_sync.materialize.aside import build_aside
@@ -101,6 +101,7 @@ def mend_files(context: Context, sources: Sources, report: Report, local: Local)
     if not wrong:
         return local
     version = local.state.version
+    remove_stale(paths, set(local.table.files))  # a file may have to make way for a folder, or a folder for a file
     with report.timed("seed"), SourceFiles() as files:
         chain = sources.lineage_chain(local.state.lineage, files)
         built = build_aside(context, chain, wrong)

@@ -13,6 +13,8 @@ from vime_sync.model import Checkpoint, DeltaVersion, Lineage, Published, Versio
 from vime_sync.stream.catalog import Catalog
 from vime_sync.stream.payloads import SourceFiles, check_payloads
 
+_MAX_NAME = 255
+
 
 class Sources:
     """One look at share and base, kept for the length of a pass."""
@@ -112,5 +114,5 @@ def resolve_snapshot(base: Path) -> Path:
         revision = (base / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return base
-    named = revision.isalnum() and (base / "snapshots" / revision).is_dir()
+    named = revision.isalnum() and len(revision) <= _MAX_NAME and (base / "snapshots" / revision).is_dir()
     return base / "snapshots" / revision if named else base
