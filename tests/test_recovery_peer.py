@@ -155,7 +155,10 @@ def test_h20_shards_of_the_peer_under_other_names_are_not_left_beside_ours(shard
     expect_settled(host, 5)
 
 
-def test_h20_bytes_once_found_here_are_no_proof_of_themselves(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rotten", ["scalar", "one", "lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"]
+)
+def test_h20_bytes_once_found_here_are_no_proof_of_themselves(rotten: str, tmp_path: Path) -> None:
     """A rotten tensor of a full version, no tables; killed while it is rebuilt; then the peers' number again.
 
     What the killed run wrote down of the rotten bytes must not be taken for the full version's digest.
@@ -166,7 +169,7 @@ def test_h20_bytes_once_found_here_are_no_proof_of_themselves(tmp_path: Path) ->
     def bring() -> None:
         shutil.rmtree(host.local, ignore_errors=True)
         peer_directory(host.local, 1, host.models[1])
-        flip_byte(host.local, "scalar")
+        flip_byte(host.local, rotten)
 
     bring()
     for point in range(count_operations(lambda: _pull(host))):
@@ -175,7 +178,7 @@ def test_h20_bytes_once_found_here_are_no_proof_of_themselves(tmp_path: Path) ->
         if stated_version(host.local) is not None:
             continue  # not begun, or over
         if toolkit.read_checkpoint(host.local) == host.models[1]:
-            flip_byte(host.local, "scalar")  # rebuilt already: rotten again, as when it was found
+            flip_byte(host.local, rotten)  # rebuilt already: rotten again, as when it was found
         write_bare_state(host.local, 1)
         result = _pull(host)
         assert result.code == 0, result.stderr

@@ -183,7 +183,10 @@ def make_directory(path: Path) -> None:
         observer("make_directory", path)
         for folder in (*reversed(path.parents), path):  # outermost first: Path.mkdir(parents=True) recurses
             if not folder.is_dir():
-                folder.mkdir(exist_ok=True)
+                try:
+                    folder.mkdir(exist_ok=True)
+                except FileExistsError:
+                    raise NotADirectoryError(errno.ENOTDIR, f"{folder} is a file", str(path)) from None
 
 
 def remove_directory_if_empty(path: Path) -> None:

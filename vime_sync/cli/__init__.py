@@ -8,6 +8,7 @@ ours: traceback, exit 1.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import traceback
@@ -30,7 +31,12 @@ _MEND = "Mend what it says (permissions, room, the filesystem), then run the sam
 
 def main() -> None:
     """The `vime-sync` entry point."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:  # said already; the interpreter's own try at exit would end in another code
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -38,6 +44,7 @@ def run(argv: Sequence[str]) -> int:
     output = Output(json=wants_json_errors(argv))
     try:
         code = application(args=list(argv), prog_name="vime-sync", standalone_mode=False)
+        sys.stdout.flush()  # what is only buffered has not been said
         return code if isinstance(code, int) else 0
     except SystemExit as ending:
         # The option parser's way with a reader that has enough (`| head`), and with requests for completion.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ from vime_sync.model import (
 NO_RECORD = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 # Stands for no boot at all: a sync failed, and what the page cache holds may never have reached the disk.
 DISTRUSTED_BOOT = "sync failed"
+
+# No base or full version has this identity.
+_PROVISIONAL = "found here"
 
 _SCHEMA = 1
 _OURS = "vime_sync"
@@ -169,6 +172,11 @@ def read_table(paths: LocalPaths, name: str) -> DigestTable | None:
         for file, (size_bytes, hexadecimal, is_shard) in document["files"].items()
     }
     return DigestTable(int(document["version"]), str(document["anchor_identity"]), document["tensors"], files)
+
+
+def write_provisional_table(paths: LocalPaths, table: DigestTable) -> str:
+    """Digests as they were found, wrong ones among them: what a job starts from, and never an anchor's proof."""
+    return write_table(paths, replace(table, anchor_identity=_PROVISIONAL))
 
 
 def find_anchor_table(paths: LocalPaths, version: int, anchor_identity: str) -> DigestTable | None:

@@ -19,7 +19,14 @@ from vime_sync.format.checksum import Hasher, new_hasher
 from vime_sync.format.problems import FormatError
 from vime_sync.local.intent import ApplyIntent, Step, TensorWork
 from vime_sync.local.ownership import check_collisions, read_manifest, replace_links, write_manifest
-from vime_sync.local.state import boot_id, find_anchor_table, read_state, write_state, write_table
+from vime_sync.local.state import (
+    boot_id,
+    find_anchor_table,
+    read_state,
+    write_provisional_table,
+    write_state,
+    write_table,
+)
 from vime_sync.materialize.apply import Feed
 from vime_sync.materialize.aside import Built, build_aside, has_room
 from vime_sync.materialize.context import Buffers, Context
@@ -222,12 +229,14 @@ def _settle(
     )
     anchor_table = replace(table, version=chain.anchor.version, tensors={**anchor, **built.anchor_table.tensors})
     complete = anchor_table.tensors.keys() == table.tensors.keys()
-    name = write_table(context.paths, table)
+    wrong = frozenset(tensor for tensor, standing in standings.items() if standing is None)
+    behind = {tensor: standing.high for tensor, standing in standings.items() if standing and standing.high < version}
+    found_whole = not wrong and not behind
     stats = {name: fsio.stat(context.paths.file(name)) for name in table.files}
     state = LocalState(
         version=version,
         lineage=lineage_of(chain),
-        table_name=name,
+        table_name=write_table(context.paths, table) if found_whole else write_provisional_table(context.paths, table),
         stats=stats,
         boot_id=boot_id(),
         durable=False,
@@ -235,9 +244,7 @@ def _settle(
         base=text(request.base),
         anchor_table_name=write_table(context.paths, anchor_table) if complete else "",
     )
-    wrong = frozenset(tensor for tensor, standing in standings.items() if standing is None)
-    behind = {tensor: standing.high for tensor, standing in standings.items() if standing and standing.high < version}
-    if not wrong and not behind:
+    if found_whole:
         write_state(context.paths, state)
         return Local(state, table)
     work = lay_out(spans, ours, chain.deltas, chain.content_sizes or (), frozenset(), behind)

@@ -16,7 +16,7 @@ from vime_sync.format.index import INDEX_NAME
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.layout import read_layout
 from vime_sync.local.ownership import check_collisions, read_manifest, write_manifest
-from vime_sync.local.state import boot_id, write_table
+from vime_sync.local.state import boot_id, write_provisional_table, write_table
 from vime_sync.materialize.aside import has_room
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.inplace import apply_pass
@@ -57,7 +57,7 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     origin = replace(
         local.state,
         stats=stats,
-        table_name=write_table(context.paths, table),
+        table_name=write_provisional_table(context.paths, table),
         # Between this commit and their mending the version must not pass for whole.
         damaged=tuple(sorted({*local.state.damaged, *(name for name, stat in stats.items() if stat == _NOT_YET)})),
         anchor_table_name=write_table(context.paths, anchor_table),
