@@ -1,5 +1,6 @@
 """FIELD_GUIDE H3: power lost between two versions: journal, staged files and data in any mixture of old and new."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -7,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests import toolkit
-from tests.host import Host
-from tests.kill_jobs import JOBS, bring_fresh, create, expect_settled, models, stated_version
+from tests.host import Host, flip_byte
+from tests.kill_jobs import JOBS, bring_fresh, create, expect_settled, hide_touch, models, stated_version
 from tests.kill_points import (
     PULL_THREADS,
+    Killed,
     KillSwitch,
     count_operations,
+    kill,
     kill_tearing,
     no_disk_waits,
+    observing,
     reboot,
     run_until_killed,
     shard_writes,
@@ -193,3 +197,37 @@ def test_h03_power_lost_anywhere_with_any_loss(name: str, tmp_path: Path, monkey
         except BaseException:
             print(f"{name}, round {seed}: died before operation {switch.at} of {total}; {'; '.join(done) or 'no loss'}")
             raise
+
+
+@pytest.mark.parametrize("name", ["apply", "replacement"])
+def test_h03_a_run_killed_right_after_recovery_leaves_no_trust_in_what_it_did_not_hash(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power is lost in mid-pass; the recovery commits, and dies before it has hashed what the pass did not touch."""
+    job = JOBS[name]
+    host = create(tmp_path, job)
+    bring_fresh(host, job)
+
+    def under_way(operation: str, path: Path) -> bool:
+        return operation in ("write", "rename") and path.suffix == ".safetensors" and path.parent == host.local
+
+    kill(lambda: job.run(host), 0, under_way)
+    reboot(monkeypatch)
+
+    committed = False
+
+    def die_after_the_state(operation: str, path: Path) -> None:
+        nonlocal committed
+        if committed:
+            raise Killed
+        committed = operation == "rename" and path.name == "state.json"
+
+    with observing(die_after_the_state), pytest.raises(Killed):
+        job.run(host)
+    state = json.loads((host.local / toolkit.STATE_DIRECTORY / "state.json").read_bytes())
+    assert state["vime_sync"]["durable"] is False
+    flip_byte(host.local, "lm_head.weight")
+    hide_touch(host.local, *(path.name for path in host.local.glob("*.safetensors")))
+    result = job.run(host)
+    assert result.code == job.code, result.stderr
+    expect_settled(host, job.end)

@@ -30,8 +30,8 @@ from vime_sync.model import (
 
 # Something else than a file stands under the name of a record.
 NO_RECORD = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
-# Stands for no boot at all: a sync failed, and what the page cache holds may never have reached the disk.
-DISTRUSTED_BOOT = "sync failed"
+# Stands for no boot at all: a sync failed or power was lost, and the bytes may not be what was written.
+DISTRUSTED_BOOT = "distrusted"
 
 # No base or full version has this identity.
 _PROVISIONAL = "found here"

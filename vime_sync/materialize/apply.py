@@ -73,7 +73,7 @@ class ApplyJob:
         self.digests: dict[str, str] = {}
         self._open_chain = open_chain
         self._fresh = fresh
-        self._distrusted = False
+        self.distrusted = False
         self._guard = threading.Lock()
         self._stack = ExitStack()
         self.rebuilt: set[int] = set()
@@ -98,7 +98,7 @@ class ApplyJob:
 
     def distrust(self) -> None:
         """After a power loss neither the journal nor what is staged is believed: every tensor is looked at whole."""
-        self._distrusted = True
+        self.distrusted = True
         for number in range(len(self.intent.work)):
             self.journal.distrust(number)
 
@@ -116,9 +116,9 @@ class ApplyJob:
         work = self.intent.work[number]
         if not work.payloads or self.intent.prestaged:
             return
-        if self._distrusted and self.feed is None:
+        if self.distrusted and self.feed is None:
             return  # what is staged is tried as it is: digests decide
-        if not self._distrusted and not self._fresh and self.journal.begun(number):
+        if not self.distrusted and not self._fresh and self.journal.begun(number):
             return  # begun means that it was staged whole before
         if self.feed is None:
             raise Damaged(

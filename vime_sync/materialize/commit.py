@@ -18,16 +18,19 @@ from vime_sync.materialize.context import Context
 from vime_sync.model import DigestTable, FileStat, LocalState
 
 
-def commit(context: Context, state: LocalState, table: DigestTable | None) -> LocalState:
+def commit(context: Context, state: LocalState, table: DigestTable | None, *, trusted: bool = True) -> LocalState:
     """Make `state` the truth, with a new digest table where given. Returns it as written.
 
+    Not `trusted` is what a power loss may have touched beside the job that is being finished: the state then asks
+    for every byte to be hashed, also of a run that is killed right after this (FIELD_GUIDE H3).
     What is left of the job is cleared by `clear` after that: a failure there must not undo what is committed.
     """
     if table is not None:
         state = replace(state, table_name=write_table(context.paths, table))
     if context.durable:
         _sync_files(context, state)
-    state = replace(state, boot_id=boot_id(), durable=context.durable)
+    boot = boot_id() if trusted else DISTRUSTED_BOOT
+    state = replace(state, boot_id=boot, durable=context.durable and trusted)
     write_state(context.paths, state)
     return state
 
@@ -50,7 +53,7 @@ def make_durable(context: Context, state: LocalState) -> LocalState:
             # The kernel reports a lost write once, and counts the pages as clean from then on: believe no cache.
             write_state(context.paths, replace(state, boot_id=DISTRUSTED_BOOT))
             raise
-        state = replace(state, durable=True)
+        state = replace(state, durable=True, boot_id=boot_id())
         write_state(context.paths, state)
     drop_tables(context.paths, {state.table_name, state.anchor_table_name})
     return state

@@ -78,7 +78,7 @@ def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
     try:
         job.forward()
         state, new_table = committed_forward(job, table)
-        state = commit(job.context, state, new_table)
+        state = commit(job.context, state, new_table, trusted=not job.distrusted)
     except Interrupted:
         raise
     except Exception as failure:
@@ -116,7 +116,7 @@ def commit_back(job: ApplyJob, wrong: frozenset[str]) -> None:
     job.close()
     intents.drop_staged(job.context.paths)  # on a full disk the state needs the room (H6)
     if job.intent.origin_proven:
-        commit(job.context, state, None)
+        commit(job.context, state, None, trusted=not job.distrusted)
     intents.end(job.context.paths)
 
 

@@ -67,7 +67,8 @@ def finish_install(context: Context, intent: ReplaceIntent) -> LocalState:
     remove_stale(paths, set(intent.moves))  # first: a file may have to make way for a folder, or a folder for a file
     _move(paths, intent.moves)
     stats = current_stats(paths, set(intent.moves))
-    state = commit(context, replace(intent.state, stats=stats), None)
+    same_boot = intent.state.boot_id == boot_id()
+    state = commit(context, replace(intent.state, stats=stats), None, trusted=same_boot)
     clear(paths, keep=False)
     clear_aside(paths)
     return state

@@ -87,7 +87,7 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
     recovered = recover(context, sources)
     report.tensors_repaired += recovered.repaired
     report.tensors_changed += recovered.tensors_changed
-    local = _checked(context, report, load_local(context.paths), everything=recovered.suspicious)
+    local = _checked(context, report, load_local(context.paths))
     for look in range(_LOOKS):
         try:
             local = _follow(context, request, sources, report, local)
@@ -102,7 +102,7 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
         local = load_local(context.paths)
 
 
-def _checked(context: Context, report: Report, local: Local | None, *, everything: bool) -> Local | None:
+def _checked(context: Context, report: Report, local: Local | None) -> Local | None:
     """Files whose stats changed are hashed before they are believed; after a power loss, all that was not durable."""
     if local is None:
         return None
@@ -110,7 +110,7 @@ def _checked(context: Context, report: Report, local: Local | None, *, everythin
     files = touched_files(context.paths, state)
     if state.boot_id == DISTRUSTED_BOOT:
         forget_cache(context.paths, state)
-    if everything or (not state.durable and state.boot_id != boot_id()):
+    if not state.durable and state.boot_id != boot_id():
         files = tuple(sorted(local.table.files))
     if not files:
         return local
@@ -169,7 +169,7 @@ def _execute(
                 return seed(context, request, report, chain, local)
             local = overwrite(context, report, chain, local)
         # The other files of the version have not been touched yet: their stats say so.
-        checked = _checked(context, report, local, everything=False)
+        checked = _checked(context, report, local)
         assert checked is not None
         return mend_files(context, sources, report, checked)
     assert local is not None, "a pass without an anchor starts from local bytes"

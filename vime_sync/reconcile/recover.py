@@ -29,11 +29,10 @@ from vime_sync.stream.payloads import SourceFiles
 class Recovered:
     """What was cut short: the version the job came from (None: a seed), and how many tensors it was to change.
 
-    `repaired` tensors were rebuilt; `suspicious` bytes may not have survived a power loss: hash all of them.
+    `repaired` tensors were rebuilt.
     """
 
     repaired: int = 0
-    suspicious: bool = False
     finished: bool = False
     from_version: int | None = None
     tensors_changed: int = 0
@@ -69,13 +68,12 @@ def recover(context: Context, sources: Sources) -> Recovered:
 
 
 def _recover_replace(context: Context, intent: ReplaceIntent) -> Recovered:
-    rebooted = intent.state.boot_id != boot_id()
     try:
         finish_install(context, intent)
     except Damaged:
         intents.end(context.paths)  # a file is nowhere any more: identify what is there
-        return Recovered(suspicious=rebooted)
-    return Recovered(0, rebooted, True, intent.from_version, len(intent.moves))
+        return Recovered()
+    return Recovered(0, True, intent.from_version, len(intent.moves))
 
 
 def _recover_apply(
@@ -99,19 +97,17 @@ def _recover_apply(
             job.settle()
         if not _can_finish(job):
             commit_back(job, job.back())
-            return Recovered(suspicious=rebooted)
+            return Recovered()
         try:
             repaired = finish(job, table)[1]
             changed = sum(bool(work.payloads) for work in intent.work)
-            return Recovered(repaired, rebooted, True, intent.origin.version, changed)
+            return Recovered(repaired, True, intent.origin.version, changed)
         except (Interrupted, LocalIOError):
             raise
         except SyncError:
             if intent.forward_only:
                 raise
-            return Recovered(
-                suspicious=rebooted
-            )  # undone: the old version is whole, and the plan that follows meets the reason again
+            return Recovered()  # undone: the old version is whole, and the plan that follows meets the reason again
 
 
 def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Feed | None:
