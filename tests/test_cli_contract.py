@@ -142,6 +142,7 @@ def test_verify_and_inspect_give_one_document(host: Host) -> None:
         (("pull", "--shared", "HOST/shared", "--local", "HOST/local", "--version", "newest"), 2),
         (("pull", "--shared", "HOST/shared", "--local", "HOST/local", "--version", "-1"), 2),
         (("pull", "--shared", "HOST/shared", "--local", "HOST/local", "--wait", "long"), 2),
+        (("pull", "--shared", "HOST/shared", "--local", "HOST/local", "--threads", "257"), 2),
         (("pull", "surplus", "--shared", "HOST/shared", "--local", "HOST/local"), 2),
         (("status",), 2),
         (("verify",), 2),

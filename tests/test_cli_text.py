@@ -60,7 +60,7 @@ def test_help_names_values_as_people_do(command: str) -> None:
     shown = dict(re.findall(r"^  (--[\w-]+) ([^-\s]\S*)  ", text, re.MULTILINE))
     assert shown.items() <= names.items()
     assert shown.keys() == {name for name in names if f"  {name} " in text}
-    assert "<" not in text
+    assert not re.search(r"<[a-z]", text)  # no `<float range>`
     assert max(map(len, text.splitlines())) <= 80
 
 

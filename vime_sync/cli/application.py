@@ -67,6 +67,8 @@ Base = Annotated[
         help="Version 0: the checkpoint training started from, or a HF cache entry; LOCAL remembers it.",
     ),
 ]
+# Each has blocks and decoders of its own; more than any host has cores to run them on only costs memory.
+_MAX_THREADS = 256
 Threads = Annotated[
     int,
     typer.Option(
@@ -74,6 +76,7 @@ Threads = Annotated[
         envvar="VIME_SYNC_THREADS",
         metavar="COUNT",
         min=0,
+        max=_MAX_THREADS,
         help="Threads at work; 0: one per core this process may use, at most 16.",
     ),
 ]
