@@ -49,10 +49,6 @@ def version_of_directory(name: str) -> int | None:
     return version if version > 0 and version_label(version) == match.group(1) else None
 
 
-def directory_of_version(version: int) -> str:
-    return f"weight_v{version_label(version)}"
-
-
 def parse_index(raw: bytes) -> Index:
     """Raises TruncatedError for text cut short, FormatError for anything else that is wrong."""
     if len(raw) > MAX_INDEX_BYTES:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vime_sync import fsio
+from vime_sync.errors import ChecksumMismatch
 from vime_sync.format.checksum import new_hasher
 from vime_sync.format.codec import Bytes
 from vime_sync.local.journal import BLOCK_BYTES
@@ -53,6 +54,17 @@ class Chain:
             if name in delta.payloads:
                 return delta.checksum, delta.payloads[name].digest
         return None
+
+    def prove(self, name: str, digests: Digests) -> None:
+        """Hold what the whole chain gave against what was published. Raises ChecksumMismatch."""
+        published = self.published(name)
+        if published is not None and digests.published != published[1]:
+            raise ChecksumMismatch(
+                f"version {self.version}: tensor {name!r} comes to the {published[0].value} digest "
+                f"{digests.published}, expected {published[1]}",
+                version=self.version,
+                tensors=(name,),
+            )
 
     def content_size(self, number: int, name: str) -> int:
         """Decoded size of a payload. Raises what `check_payload` raises."""

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from vime_sync.errors import ChecksumMismatch
 from vime_sync.format.index import INDEX_NAME
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.layout import read_layout
@@ -85,14 +84,7 @@ def _hash_source(context: Context, chain: Chain) -> tuple[dict[str, str], dict[s
 
     def digest(name: str, buffers: Buffers, check: Callable[[], None]) -> None:
         digests = rebuild(chain, name, None, 0, buffers, check)
-        published = chain.published(name)
-        if published is not None and digests.published != published[1]:
-            raise ChecksumMismatch(
-                f"version {chain.version}: tensor {name!r} comes to the digest {digests.published}, expected "
-                f"{published[1]}",
-                version=chain.version,
-                tensors=(name,),
-            )
+        chain.prove(name, digests)
         with guard:
             anchor[name], target[name] = digests.old, digests.new
         context.tally.add(read=chain.spans[name].size_bytes)
