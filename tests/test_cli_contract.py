@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import toolkit
+from tests.cli_documents import ERROR, PULL, STATUS, expect_document
 from tests.host import Host, everything, expect_error
 from tests.toolkit import vime
 
-COMMANDS = ["pull", "status", "verify", "inspect"]
+COMMANDS = ["pull", "watch", "reload", "wait", "status", "verify", "inspect"]
 
 
 @pytest.fixture
@@ -27,100 +26,20 @@ def host(tmp_path: Path) -> Host:
 # ---- documents
 
 
-def _integer(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _integer_or_null(value: object) -> bool:
-    return value is None or _integer(value)
-
-
-def _boolean(value: object) -> bool:
-    return type(value) is bool
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _list(value: object) -> bool:
-    return isinstance(value, list)
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, list) and all(_text(item) for item in value)
-
-
-def _object_or_null(value: object) -> bool:
-    return value is None or isinstance(value, dict)
-
-
-def _seconds(value: object) -> bool:
-    keys = {"plan", "seed", "apply", "reload", "total"}
-    return (
-        isinstance(value, dict)
-        and keys <= set(value)
-        and all(isinstance(second, int | float) and second >= 0 for second in value.values())
-    )
-
-
-Kinds = dict[str, Callable[[object], bool]]
-
-PULL: Kinds = {
-    "result": {"updated", "already_current", "rolled_back", "planned"}.__contains__,
-    "version": _integer,
-    "from_version": _integer_or_null,
-    "seeded_from": _integer_or_null,
-    "new_stream": _boolean,
-    "tensors_changed": _integer,
-    "tensors_repaired": _integer,
-    "bytes_read": _integer,
-    "bytes_written": _integer,
-    "engines": _list,
-    "seconds": _seconds,
-}
-STATUS: Kinds = {
-    "local_version": _integer_or_null,
-    "state": {"ready", "updating", "damaged", "absent"}.__contains__,
-    "latest_version": _integer_or_null,
-    "behind": _integer_or_null,
-    "durable": _boolean,
-    "lineage": _list,
-    "engines": _list,
-    "last_error": _object_or_null,
-}
-ERROR: Kinds = {
-    "code": _integer,
-    "id": _text,
-    "message": _text,
-    "hint": _text,
-    "retryable": _boolean,
-    "version": _integer_or_null,
-    "tensors": _texts,
-}
-
-
-def _expect_document(document: dict[str, Any], name: str, kinds: Kinds) -> None:
-    assert document.get("schema") == f"vime-sync/{name}/1"
-    assert set(kinds) <= set(document)
-    wrong = {key: document[key] for key, kind in kinds.items() if not kind(document[key])}
-    assert wrong == {}
-
-
 def test_pull_documents_have_the_contracts_fields(host: Host) -> None:
     for options in (("--dry-run",), (), ("--dry-run",), ()):
         document = host.pulled(*options)
-        _expect_document(document, "pull", PULL)
+        expect_document(document, "pull", PULL)
         assert document["engines"] == []
 
 
 def test_status_documents_have_the_contracts_fields(host: Host) -> None:
-    _expect_document(vime("status", "--local", host.local).document, "status", STATUS)
+    expect_document(vime("status", "--local", host.local).document, "status", STATUS)
     host.pulled(version=2)
     for options in ((), ("--shared", host.shared)):
         result = vime("status", "--local", host.local, *options)
         assert result.code == 0, result.stderr
-        _expect_document(result.document, "status", STATUS)
+        expect_document(result.document, "status", STATUS)
 
 
 def test_verify_and_inspect_give_one_document(host: Host) -> None:
@@ -147,6 +66,16 @@ def test_verify_and_inspect_give_one_document(host: Host) -> None:
         (("status",), 2),
         (("verify",), 2),
         (("inspect",), 2),
+        (("reload", "--local", "HOST/local"), 2),
+        (("reload", "--local", "HOST/local", "--engine", "vllm"), 2),
+        (("reload", "--local", "HOST/local", "--engine", "vllm=http://127.0.0.1:1"), None),
+        (("watch", "--log-format", "json"), 2),
+        (("watch", "--local", "HOST/local", "--http", "nowhere", "--log-format", "json"), 2),
+        (("watch", "--local", "HOST/local", "--pre-read-hook", "json.nothing", "--log-format", "json"), 2),
+        (("wait", "--version", "1", "--hosts", "1"), 2),
+        (("wait", "--ack-dir", "HOST/acks", "--version", "latest", "--hosts", "1"), 2),
+        (("wait", "--ack-dir", "HOST/acks", "--version", "1", "--hosts", "1", "--timeout", "0"), 10),
+        (("--settings", "HOST/nothing", "pull", "--json"), 2),
         (("no-such-command", "--json"), 2),
         (("pull", "--shared", "HOST/shared", "--local", "HOST/local", "--base", "HOST/nothing"), None),
         (("pull", "--shared", "HOST/nothing", "--local", "HOST/local", "--base", "HOST/base"), 10),
@@ -161,7 +90,7 @@ def test_every_refusal_is_an_error_object_on_the_last_line(
     before = everything(host.root)
     result = vime(*(argument.replace("HOST", str(host.root)) for argument in arguments))
 
-    _expect_document(result.error, "error", ERROR)
+    expect_document(result.error, "error", ERROR)
     assert result.error["code"] == result.code > 1
     assert code in (None, result.code)
     assert (result.code == 2) == (result.error["id"] == "usage")
@@ -203,10 +132,10 @@ def test_help_ends_with_exit_codes_and_two_examples(command: str) -> None:
     assert result.code == 0, result.stderr
     heading = re.search(r"exit (codes|status)", text, re.IGNORECASE)
     assert heading is not None, text
-    assert heading.start() > text.rindex("--json")
+    assert heading.start() > text.rindex("\n  --log-format")
     ending = text[heading.start() :]
     assert {"0", "2"} <= set(re.findall(r"(?<!\d)\d+(?!\d)", ending))
-    assert len(re.findall(rf"vime-sync {command}\b", text[text.rindex("--help") :])) == 2
+    assert len(re.findall(rf"vime-sync {command}\b", text[text.rindex("  -h, --help") :])) == 2
 
 
 def test_help_names_all_commands() -> None:

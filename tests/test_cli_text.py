@@ -14,7 +14,7 @@ from tests.toolkit import vime, vime_plain
 from vime_sync.cli import run
 from vime_sync.cli.progress import Bar, progress_bar
 
-COMMANDS = ("pull", "verify", "status", "inspect")
+COMMANDS = ("pull", "watch", "reload", "wait", "verify", "status", "inspect")
 NARROW = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
 
 
@@ -56,8 +56,24 @@ def test_help_names_values_as_people_do(command: str) -> None:
         "--wait": "SECONDS",
         "--threads": "COUNT",
         "--log-format": "text|json",
+        "--engine": "KIND=URL",
+        "--engine-api-key-file": "FILE",
+        "--engine-ca-file": "FILE",
+        "--engine-interval": "SECONDS",
+        "--engine-timeout": "SECONDS",
+        "--pause-mode": "wait|abort|keep",
+        "--vllm-extension": "auto|always|never",
+        "--on-engine-failure": "COMMAND",
+        "--on-new-stream": "reseed|fail",
+        "--poll-interval": "SECONDS",
+        "--pre-read-hook": "MODULE.FUNCTION",
+        "--http": "ADDR:PORT",
+        "--ack-dir": "DIR",
+        "--host-name": "NAME",
+        "--hosts": "K|h1,h2",
+        "--timeout": "SECONDS",
     }
-    shown = dict(re.findall(r"^  (--[\w-]+) ([^-\s]\S*)  ", text, re.MULTILINE))
+    shown = dict(re.findall(r"^  (--[\w-]+) ([^-\s]\S*)(?:  |$)", text, re.MULTILINE))
     assert shown.items() <= names.items()
     assert shown.keys() == {name for name in names if f"  {name} " in text}
     assert not re.search(r"<[a-z]", text)  # no `<float range>`

@@ -74,6 +74,20 @@ class StreamChanged(NotReady):
     hint = "The publisher is replacing or pruning files; try again."
 
 
+class HostsBehind(SyncError):
+    """Not all the hosts that `wait` was asked for hold the version when the time is over."""
+
+    code, id, retryable = 10, "hosts_behind", True
+    hint = "Look at `vime-sync status` on the hosts it names; remove the record of a host or LOCAL that is gone."
+
+
+class HostsDisagree(SyncError):
+    """Two hosts hold different weights under one version of one stream."""
+
+    code, id = 13, "hosts_disagree"
+    hint = "Run `vime-sync verify` on both hosts and compare their --base: one of them serves other weights."
+
+
 # ---- publisher
 
 
@@ -117,6 +131,13 @@ class WrongBase(SyncError):
     hint = "Point --base at the checkpoint the trainer started from, and pull into a fresh LOCAL."
 
 
+class NewStream(SyncError):
+    """The trainer began anew, and `--on-new-stream fail` says to stop there."""
+
+    code, id = 13, "new_stream"
+    hint = "Start again without `--on-new-stream fail` (or with `reseed`) to follow the new stream."
+
+
 # ---- operator: this host
 
 
@@ -146,6 +167,72 @@ class Damaged(SyncError):
 class NotOurs(SyncError):
     code, id = 23, "not_ours"
     hint = "Choose an empty or absent directory, or hand this one over with --adopt."
+
+
+# ---- engines
+
+
+class EngineUnreachable(SyncError):
+    """Nothing answers there; the engine was not touched."""
+
+    code, id, retryable = 30, "engine_unreachable", True
+    hint = "Start the engine or mend its URL: it is brought to the local version when it answers."
+
+
+class EngineBusy(EngineUnreachable):
+    """It takes the connection but does not answer a small question: it is loading, or hangs."""
+
+    id = "engine_busy"
+    hint = "Wait until the engine has finished what it does; restart it if it never does."
+
+
+class EngineRefused(SyncError):
+    """It said no. Unless it is an EngineNotReady it may be half loaded: it is not resumed before a good load."""
+
+    code, id = 31, "engine_refused"
+    hint = "Read the reason in the engine's log, then restart the engine, or publish a version that it can load."
+
+
+class EngineNotReady(EngineRefused):
+    """It said no before anything was changed in it, and serves what it served."""
+
+    id, retryable = "engine_not_ready", True
+
+
+class EngineUncertain(SyncError):
+    """What it holds now cannot be told. It is not resumed before a good load."""
+
+    code, id = 32, "engine_uncertain"
+    hint = "Restart the engine: it is then brought to the local version."
+
+
+class EngineSilent(EngineUncertain):
+    """No answer to a load, in time or at all: it may still be at it, so nothing is sent on top (FIELD_GUIDE E9)."""
+
+    id = "engine_silent"
+
+
+class EngineOutOfStep(EngineUncertain):
+    """Its ranks answer another call than the one that was made (FIELD_GUIDE E11): no later answer can be believed."""
+
+    id = "engine_out_of_step"
+
+
+ENGINE_ERRORS = {
+    kind.id: kind
+    for kind in (
+        EngineUnreachable,
+        EngineBusy,
+        EngineRefused,
+        EngineNotReady,
+        EngineUncertain,
+        EngineSilent,
+        EngineOutOfStep,
+    )
+}
+
+
+# ---- nobody
 
 
 class Interrupted(SyncError):

@@ -222,6 +222,36 @@ class LocalState:
     repairs: int = 0
 
 
+@dataclass(frozen=True)
+class Weights:
+    """Which weights: the number alone proves nothing (FIELD_GUIDE E12).
+
+    `lineage` is one digest over the digests of all tensors, the same on every host that holds the same weights;
+    `repairs` counts how often local bytes changed under the same number.
+    """
+
+    version: int
+    lineage: str
+    repairs: int
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What is known of an engine. `weights` are those of the last load that was begun in it.
+
+    While `is_open` that load did not come to a good end, and the engine may be paused by us; `error` says that it
+    failed for good, `error_id` how. `told` is the version that the engine told of itself after it: another one at a
+    later look means that it has restarted (FIELD_GUIDE E2). With `leave_paused` others had paused it before us.
+    """
+
+    weights: Weights | None = None
+    told: str | None = None
+    is_open: bool = False
+    leave_paused: bool = False
+    error: str | None = None
+    error_id: str | None = None
+
+
 def lineage_entry(source: Published) -> LineageEntry:
     """How a published version is remembered once the local bytes were built from it."""
     kind = VersionKind.DELTA if isinstance(source, DeltaVersion) else source.kind

@@ -71,7 +71,10 @@ class PlannedPass:
 
 @dataclass(frozen=True)
 class Plan:
-    """`passes` may be empty: the local version is the target. `repairs` names what must be rebuilt on the way."""
+    """`passes` may be empty: the local version is the target. `repairs` names what must be rebuilt on the way.
+
+    `skipped` says of each version above the target of `latest` why it cannot be used.
+    """
 
     result: Result
     target: int
@@ -80,6 +83,7 @@ class Plan:
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     refreshed: tuple[LineageEntry, ...] = ()
+    skipped: tuple[SyncError, ...] = ()
 
 
 def is_new_stream(view: View) -> bool:
@@ -95,7 +99,9 @@ def is_new_stream(view: View) -> bool:
 def make_plan(view: View) -> Plan:
     """Raises the SyncError that says why no way leads to the target."""
     plan = _make_plan(view)
-    return replace(plan, refreshed=() if plan.new_stream else view.refreshed)
+    above = [entry for version, entry in sorted(view.entries.items()) if version > plan.target]
+    skipped = tuple(entry for entry in above if isinstance(entry, SyncError)) if view.wanted is None else ()
+    return replace(plan, refreshed=() if plan.new_stream else view.refreshed, skipped=skipped)
 
 
 def _make_plan(view: View) -> Plan:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vime_sync.errors import ShareUnreachable, SyncError, UsageError
 from vime_sync.local.intent import ApplyIntent, read_intent, remembered_state
 from vime_sync.local.ownership import holds_ours
 from vime_sync.local.paths import LocalPaths
+from vime_sync.local.records import read_engines
 from vime_sync.local.state import StateReading, read_state
-from vime_sync.model import LocalState
+from vime_sync.model import EngineMemory, LocalState
 from vime_sync.plan import is_new_stream
 from vime_sync.reconcile.survey import survey
 from vime_sync.stream.catalog import Catalog
@@ -150,3 +153,44 @@ def _is_another_stream(share: Path, state: LocalState) -> bool:
     """As a pull sees it, but for a full version whose stats alone changed: a look does not hash it."""
     view = survey(share, state.version, state, has_base=True, same_content=lambda checkpoint: True)
     return is_new_stream(view)
+
+
+def status_document(
+    found: Status, engines: Sequence[Mapping[str, Any]], last_error: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """`vime-sync/status/1`, of the command and of the daemon."""
+    committed, standing = found.committed, found.standing
+    lineage = committed.lineage if committed is not None else ()
+    return {
+        "schema": "vime-sync/status/1",
+        "local_version": found.local_version,
+        "state": standing.state,
+        "latest_version": found.view.latest_version,
+        "behind": found.behind,
+        "durable": committed is not None and committed.durable,
+        "lineage": [
+            {"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in lineage
+        ],
+        "engines": list(engines),
+        "last_error": last_error,
+        "damaged": list(committed.damaged) if committed is not None else [],
+        "shared": None if found.share is None else str(found.share),
+        "base": None if found.remembered is None else found.remembered.base,
+        "new_stream": found.view.new_stream,
+        "between": None if standing.between is None else list(standing.between),
+    }
+
+
+def remembered_engines(paths: LocalPaths) -> list[dict[str, Any]]:
+    """What the records say that each engine loaded; none is asked."""
+    return [_engine_document(name, memory) for name, memory in sorted(read_engines(paths).items())]
+
+
+def _engine_document(name: str, memory: EngineMemory) -> dict[str, Any]:
+    kind, _, url = name.partition("=")
+    state, version = "unknown", None
+    if memory.error is not None:
+        state = "failed"
+    elif memory.weights is not None and not memory.is_open:
+        state, version = "at_version", memory.weights.version
+    return {"url": url, "kind": kind, "state": state, "version": version, "error": memory.error}

@@ -17,14 +17,17 @@ from collections.abc import Sequence
 import typer
 
 from vime_sync.cli import pull as _pull
+from vime_sync.cli import reload as _reload
 from vime_sync.cli import show as _show
-from vime_sync.cli.application import application
+from vime_sync.cli import wait as _wait
+from vime_sync.cli import watch as _watch
+from vime_sync.cli.application import Invocation, application
 from vime_sync.cli.output import Output, wants_json_errors
 from vime_sync.errors import LocalIOError, SyncError, UsageError, exit_code
 
 __all__ = ["main", "run"]
 
-_COMMANDS = (_pull, _show)  # importing them registered their commands
+_COMMANDS = (_pull, _watch, _reload, _show, _wait)  # importing them registered their commands
 _BROKEN_PIPE = 128 + signal.SIGPIPE
 _MEND = "Mend what it says (permissions, room, the filesystem), then run the same command again."
 
@@ -42,8 +45,9 @@ def main() -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; never raises."""
     output = Output(json=wants_json_errors(argv))
+    invocation = Invocation(tuple(argv))
     try:
-        code = application(args=list(argv), prog_name="vime-sync", standalone_mode=False)
+        code = application(args=list(argv), prog_name="vime-sync", standalone_mode=False, obj=invocation)
         sys.stdout.flush()  # what is only buffered has not been said
         return code if isinstance(code, int) else 0
     except SystemExit as ending:
@@ -61,6 +65,8 @@ def run(argv: Sequence[str]) -> int:
                 expected = SyncError(f"unexpected {type(problem).__name__}: {problem}")
             output.error(expected)
         return exit_code(expected) if expected is not None else SyncError.code
+    finally:
+        invocation.source.give_back()
 
 
 def _expected(problem: Exception) -> SyncError | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vime_sync import __version__
+from vime_sync.cli.settings_file import SettingsSource
 from vime_sync.errors import UsageError
 
 application = typer.Typer(
@@ -95,6 +97,15 @@ LogFormat = Annotated[
     ),
 ]
 
+
+@dataclass
+class Invocation:
+    """What one call of the command line was given: its arguments, and the file that its settings come from."""
+
+    argv: tuple[str, ...]
+    source: SettingsSource = field(default_factory=SettingsSource)
+
+
 EXIT_CODES = {
     0: "done, or already so",
     1: "a bug of ours (traceback)",
@@ -108,6 +119,9 @@ EXIT_CODES = {
     21: "disk full, permissions, read-only",
     22: "local bytes damaged, and no path to heal",
     23: "directory not ours, refusing to touch it",
+    30: "engine unreachable",
+    31: "engine refused the reload",
+    32: "engine state uncertain: restart it",
 }
 _BY_SIGNAL = ("128+n", "ended by signal n")
 
@@ -142,8 +156,20 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            envvar="VIME_SYNC_SETTINGS",
+            metavar="FILE",
+            readable=False,
+            help="VIME_SYNC_<OPTION>=value lines, as in the service's environment file; they win over the environment.",
+        ),
+    ] = None,
 ) -> None:
     """The options before the command; without a command, how to use it."""
+    if settings is not None and isinstance(context.obj, Invocation):
+        context.obj.source.use(settings)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(UsageError.code)

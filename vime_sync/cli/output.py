@@ -5,7 +5,8 @@ from __future__ import annotations
 import json as json_module
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
@@ -43,6 +44,7 @@ class Output:
         self.quiet = quiet
         self.verbose = verbose and not quiet
         self._log_format = log_format
+        self._guard = threading.Lock()
 
     def document(self, document: dict[str, Any], lines: Sequence[str]) -> None:
         """The command's result: the document with --json, else the lines. Raises OSError where they cannot go out."""
@@ -75,12 +77,26 @@ class Output:
         print(f"error [{problem.id}]: {one_line(problem.message)}", file=sys.stderr)
         print(f"  hint: {one_line(problem.hint)}", file=sys.stderr, flush=True)
 
-    def _say(self, level: str, message: str) -> None:
+    def event(self, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
+        """One line of a log: with its time, and with --log-format json the fields too."""
+        if self.quiet and level != "error":
+            return
         if self._log_format == "json":
-            now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-            print(json_module.dumps({"time": now, "level": level, "message": message}), file=sys.stderr)
+            self._say(level, message, fields)
         else:
-            print(f"{level}: {one_line(message)}", file=sys.stderr)
+            # The journal has times of its own.
+            now = "" if "JOURNAL_STREAM" in os.environ else f"{_now()} "
+            self._print(f"{now}{level}: {one_line(message)}")
+
+    def _say(self, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
+        if self._log_format == "json":
+            self._print(json_module.dumps({"time": _now(), "level": level, "message": message, **(fields or {})}))
+        else:
+            self._print(f"{level}: {one_line(message)}")
+
+    def _print(self, line: str) -> None:
+        with self._guard:  # whole lines, whichever thread they come from
+            print(line, file=sys.stderr, flush=True)
 
     @contextmanager
     def tally(self) -> Iterator[Tally]:
@@ -90,6 +106,10 @@ class Output:
             return
         with show_progress() as tally:
             yield tally
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def one_line(text: str) -> str:

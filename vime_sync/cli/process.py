@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,22 +19,40 @@ _SHOW_CURSOR = "\x1b[?25h\n"
 
 
 @contextmanager
-def stoppable() -> Iterator[StopFlag]:
-    """TERM and INT stop the work at its next safe point; a second one ends the process at once (recovery covers it)."""
+def stoppable(wake: Callable[[], None] = lambda: None) -> Iterator[StopFlag]:
+    """TERM and INT stop the work at its next safe point; a second one ends the process at once (recovery covers it).
+
+    `wake` is called when the first one came, for who sleeps: it must be safe in a signal handler.
+    """
     flag = StopFlag()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if flag.signal_number is not None:
             _leave_terminal()
             os._exit(128 + number)
+        flag.signal_name = signal.Signals(number).name
         flag.signal_number = number
+        wake()
 
+    with _handling(dict.fromkeys(_STOPPING, stop)):
+        yield flag
+
+
+@contextmanager
+def on_signal(number: int, action: Callable[[], None]) -> Iterator[None]:
+    """Have `action` done in the handler of a signal while the body runs."""
+    with _handling({number: lambda received, frame: action()}):
+        yield
+
+
+@contextmanager
+def _handling(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield flag
+        yield
         return
-    before = {number: signal.signal(number, stop) for number in _STOPPING}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield flag
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

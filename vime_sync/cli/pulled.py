@@ -23,7 +23,7 @@ def pull_document(report: Report) -> dict[str, Any]:
         "tensors_repaired": report.tensors_repaired,
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
-        "engines": [],
+        "engines": [],  # filled in by who speaks to them
         "seconds": {phase: round(seconds, 6) for phase, seconds in report.seconds.items()},
         "warnings": report.warnings,
     }

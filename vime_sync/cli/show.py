@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ from vime_sync.cli.application import Json, Local, LogFormat, Quiet, Shared, Ver
 from vime_sync.cli.output import Output, human_bytes
 from vime_sync.inspection import inspect_path
 from vime_sync.local.paths import local_paths
-from vime_sync.status import Status, read_status
+from vime_sync.local.records import read_last_error
+from vime_sync.status import Status, read_status, remembered_engines, status_document
 
 _BEHIND = 3
 _STATUS_EPILOG = epilog(
@@ -44,7 +46,8 @@ def status(
 ) -> None:
     """Say where LOCAL stands, and how far behind the share."""
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
-    found = read_status(local_paths(local), shared)
+    paths = local_paths(local)
+    found = read_status(paths, shared)
     for warning in found.view.warnings:
         output.warning(warning)
     unreachable = found.view.unreachable
@@ -54,44 +57,32 @@ def status(
         output.warning("no --shared is given, and LOCAL does not remember one: what is newest is not known")
     for detail in _status_details(found):
         output.info(detail)
-    output.document(_status_document(found), _status_lines(found))
+    engines = remembered_engines(paths)
+    last_error = read_last_error(paths)
+    output.document(status_document(found, engines, last_error), _status_lines(found, engines, last_error))
     if check and unreachable is not None:
         raise unreachable
     if check and not found.is_current:
         raise typer.Exit(_BEHIND)
 
 
-def _status_document(found: Status) -> dict[str, Any]:
-    committed, standing = found.committed, found.standing
-    lineage = committed.lineage if committed is not None else ()
-    return {
-        "schema": "vime-sync/status/1",
-        "local_version": found.local_version,
-        "state": standing.state,
-        "latest_version": found.view.latest_version,
-        "behind": found.behind,
-        "durable": committed is not None and committed.durable,
-        "lineage": [
-            {"version": entry.version, "kind": entry.kind.value, "identity": entry.identity} for entry in lineage
-        ],
-        "engines": [],
-        "last_error": None,
-        "damaged": list(committed.damaged) if committed is not None else [],
-        "shared": None if found.share is None else str(found.share),
-        "base": None if found.remembered is None else found.remembered.base,
-        "new_stream": found.view.new_stream,
-        "between": None if standing.between is None else list(standing.between),
-    }
-
-
-def _status_lines(found: Status) -> list[str]:
+def _status_lines(
+    found: Status, engines: Sequence[Mapping[str, Any]], last_error: Mapping[str, Any] | None
+) -> list[str]:
     what = "no version" if found.local_version is None else f"version {found.local_version}"
     if found.view.new_stream and found.local_version is not None:
         what += " of another stream"
     newest = "unknown" if found.view.latest_version is None else str(found.view.latest_version)
     behind = f", {found.behind} behind" if found.behind else ""
     lines = [f"{found.standing.state}: {found.standing.remark or what} (newest on the share: {newest}{behind})"]
-    return lines + [f"  damaged: {name}" for name in (found.committed.damaged if found.committed is not None else ())]
+    lines += [f"  damaged: {name}" for name in (found.committed.damaged if found.committed is not None else ())]
+    for engine in engines:
+        version = "" if engine["version"] is None else f" {engine['version']}"
+        reason = f": {engine['error']}" if engine["error"] else ""
+        lines.append(f"  {engine['kind']}={engine['url']}: {engine['state'].replace('_', ' ')}{version}{reason}")
+    if last_error is not None:
+        lines.append(f"  last error [{last_error.get('id')}]: {last_error.get('message')}")
+    return lines
 
 
 def _status_details(found: Status) -> list[str]:

@@ -59,6 +59,16 @@ class LocalPaths:
         return self.sync / "aside"
 
     @property
+    def engines(self) -> Path:
+        """What each engine of this host loaded."""
+        return self.sync / "engines.json"
+
+    @property
+    def trouble(self) -> Path:
+        """The last pass's error, while it is not mended."""
+        return self.sync / "last_error.json"
+
+    @property
     def tables(self) -> Path:
         return self.sync / "digests"
 

@@ -158,6 +158,12 @@ def write_table(paths: LocalPaths, table: DigestTable) -> str:
     return name
 
 
+def weights_digest(table: DigestTable) -> str:
+    """One digest for all tensors of a version: the same on every host that holds the same weights."""
+    lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(table.tensors.items()))
+    return xxh3(lines.encode())
+
+
 def read_table(paths: LocalPaths, name: str) -> DigestTable | None:
     """The table of that name, or None when it is not there or its contents are not what its name says."""
     try:

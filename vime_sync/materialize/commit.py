@@ -28,7 +28,7 @@ def commit(context: Context, state: LocalState, table: DigestTable | None, *, tr
     if table is not None:
         state = replace(state, table_name=write_table(context.paths, table))
     if context.durable:
-        _sync_files(context, state)
+        sync_files(context, state)
     boot = boot_id() if trusted else DISTRUSTED_BOOT
     state = replace(state, boot_id=boot, durable=context.durable and trusted)
     write_state(context.paths, state)
@@ -48,18 +48,29 @@ def make_durable(context: Context, state: LocalState) -> LocalState:
     """Sync every file of the checkpoint and say so in the state. Only then can older digest tables go."""
     if not state.durable:
         try:
-            _sync_files(context, state)
+            sync_files(context, state)
         except OSError:
-            # The kernel reports a lost write once, and counts the pages as clean from then on: believe no cache.
-            write_state(context.paths, replace(state, boot_id=DISTRUSTED_BOOT))
+            distrust(context, state)
             raise
+    return note_durable(context, state)
+
+
+def note_durable(context: Context, state: LocalState) -> LocalState:
+    """Every file of `state` was synced after it was committed, and it still is the committed one."""
+    if not state.durable:
         state = replace(state, durable=True, boot_id=boot_id())
         write_state(context.paths, state)
     drop_tables(context.paths, {state.table_name, state.anchor_table_name})
     return state
 
 
-def _sync_files(context: Context, state: LocalState) -> None:
+def distrust(context: Context, state: LocalState) -> None:
+    """A sync failed: the kernel reports a lost write once, and counts the pages as clean from then on."""
+    write_state(context.paths, replace(state, boot_id=DISTRUSTED_BOOT))
+
+
+def sync_files(context: Context, state: LocalState) -> None:
+    """Have the kernel write every file of a version, and their names. Raises OSError."""
     paths = context.paths
     context.tally.start("sync", len(state.stats), sum(stat.size_bytes for stat in state.stats.values()))
     folders: set[Path] = set()

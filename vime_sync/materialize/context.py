@@ -53,6 +53,12 @@ class Tally:
         if self._listener is not None:
             self._listener(f"start:{phase}", tensors, size_bytes)
 
+    def beat(self, phase: str) -> None:
+        """Still at it, with nothing to count."""
+        if self._listener is not None:
+            with self._guard:
+                self._listener(phase, 0, 0)
+
     def advance(self, phase: str, size_bytes: int) -> None:
         if self._listener is not None:
             with self._guard:

@@ -15,6 +15,7 @@ from vime_sync.errors import (
     LocalIOError,
     NotReady,
     ShareUnreachable,
+    SyncError,
     UsageError,
     VersionMissing,
     name_some,
@@ -24,20 +25,38 @@ from vime_sync.local.lock import hold
 from vime_sync.local.ownership import check_ownership, mark, sweep
 from vime_sync.local.paths import LocalPaths, check_apart
 from vime_sync.local.state import write_state
+from vime_sync.materialize.commit import make_durable
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, with_findings
 from vime_sync.plan import Plan, Result
-from vime_sync.reconcile.passes import plan_for, run_pass
+from vime_sync.reconcile.passes import check_local, plan_for, run_pass
 from vime_sync.reconcile.request import Report, Request, load_local
+from vime_sync.reconcile.serving import Fleet, serve
 from vime_sync.reconcile.sources import Sources
 
-__all__ = ["Report", "Request", "Verified", "reconcile", "verify_local", "wait_and_reconcile"]
+__all__ = [
+    "Fleet",
+    "Report",
+    "Request",
+    "Verified",
+    "reconcile",
+    "serve_local",
+    "verify_local",
+    "wait_and_reconcile",
+]
 
 _RETRY_S = 0.5
 
 
-def reconcile(context: Context, request: Request) -> Report:
-    """Bring LOCAL to the wanted version. Raises SyncError; LOCAL is then at its old version, whole."""
+# After these LOCAL is whole at its old version, and the engines are to hold that.
+_OF_THE_SHARE = frozenset((10, 11, 12, 13))
+
+
+def reconcile(context: Context, request: Request, fleet: Fleet | None = None) -> Report:
+    """Bring LOCAL to the wanted version, and the engines of `fleet` to LOCAL's.
+
+    Raises SyncError; LOCAL is then at its old version, whole. Engine trouble is not raised: `fleet.reports` have it.
+    """
     started = time.monotonic()
     paths = context.paths
     report = Report()
@@ -58,7 +77,7 @@ def reconcile(context: Context, request: Request) -> Report:
             with hold(paths, wait_s=request.wait_s, check_stop=context.stop.check):
                 sweep(paths)
                 mark(paths)
-                run_pass(context, request, sources, report)
+                _pass_and_serve(context, request, sources, report, fleet or Fleet())
     except OSError as problem:
         raise LocalIOError(f"{problem.filename or paths.root}: {problem.strerror or problem}") from problem
     except EOFError as problem:
@@ -66,6 +85,47 @@ def reconcile(context: Context, request: Request) -> Report:
     report.bytes_read, report.bytes_written = context.tally.bytes_read, context.tally.bytes_written
     report.seconds["total"] = time.monotonic() - started
     return report
+
+
+def _pass_and_serve(context: Context, request: Request, sources: Sources, report: Report, fleet: Fleet) -> None:
+    try:
+        run_pass(context, request, sources, report)
+    except SyncError as problem:
+        if problem.code in _OF_THE_SHARE:
+            serve(context, fleet)
+        raise
+    with report.timed("reload"):
+        serve(context, fleet)
+    # Behind the reload: no engine waits for a disk.
+    local = load_local(context.paths)
+    if local is not None and not request.sync_later:
+        make_durable(context, local.state)
+
+
+def serve_local(context: Context, fleet: Fleet, *, wait_s: float) -> int:
+    """Have the engines load the committed version; returns its number. Raises SyncError where there is none."""
+    paths = context.paths
+    if not paths.sync.is_dir():
+        raise UsageError(f"{paths.root} holds no checkpoint of ours to load", hint="Pull into it first.")
+    try:
+        check_ownership(paths, adopt=False)
+        with hold(paths, wait_s=wait_s, check_stop=context.stop.check):
+            if paths.intent.exists() and not paths.state.exists():
+                raise Damaged(f"{paths.root} is between two versions: a run was cut short", hint="Pull: it heals.")
+            local = check_local(context, Report(), load_local(paths))
+            if local is None:
+                raise UsageError(f"{paths.root} holds no committed version to load", hint="Pull into it first.")
+            if local.state.damaged:
+                raise Damaged(
+                    f"version {local.state.version} in {paths.root} is damaged: {name_some(local.state.damaged)}",
+                    hint="Pull: it rebuilds them from the nearest anchor along the chain.",
+                    version=local.state.version,
+                    tensors=local.state.damaged,
+                )
+            serve(context, fleet)
+            return local.state.version
+    except OSError as problem:
+        raise LocalIOError(f"{problem.filename or paths.root}: {problem.strerror or problem}") from problem
 
 
 def _remembered(paths: LocalPaths, request: Request) -> Request:
@@ -89,13 +149,13 @@ def _plan_only(context: Context, request: Request, sources: Sources) -> Plan:
     return plan
 
 
-def wait_and_reconcile(context: Context, request: Request) -> Report:
+def wait_and_reconcile(context: Context, request: Request, fleet: Fleet | None = None) -> Report:
     """`reconcile`, again and again until `request.wait_s` is over while a version or the share is to wait for."""
     deadline = time.monotonic() + request.wait_s
     while True:
         left = max(0.0, deadline - time.monotonic())
         try:
-            return reconcile(context, replace(request, wait_s=left))
+            return reconcile(context, replace(request, wait_s=left), fleet)
         except (NotReady, VersionMissing, ShareUnreachable):
             if time.monotonic() >= deadline:
                 raise

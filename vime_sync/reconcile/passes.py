@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync.errors import Damaged, LineageGap, NoRoom, ShareUnreachable, StreamChanged, UsageError
+from vime_sync.errors import Damaged, LineageGap, NewStream, NoRoom, ShareUnreachable, StreamChanged, UsageError
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
 from vime_sync.local.ownership import holds_ours, remove_stale
 from vime_sync.local.state import DISTRUSTED_BOOT, boot_id, read_table, write_state
-from vime_sync.materialize.commit import forget_cache, make_durable
+from vime_sync.materialize.commit import forget_cache
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, same_content, with_findings
 from vime_sync.model import Checkpoint, LineageEntry, LocalState, lineage_entry, structure_of
@@ -60,6 +60,7 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
         kept_from=kept.origin.version if kept is not None else None,
         same_content=is_same_content,
         anchor_known=not going_back or state is None or read_table(context.paths, state.anchor_table_name) is not None,
+        refused=request.refused,
     )
     plan = make_plan(view)
     return plan if base_entry is None else replace(plan, refreshed=(base_entry,))
@@ -87,11 +88,12 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
     recovered = recover(context, sources)
     report.tensors_repaired += recovered.repaired
     report.tensors_changed += recovered.tensors_changed
-    local = _checked(context, report, load_local(context.paths))
+    local = check_local(context, report, load_local(context.paths))
     for look in range(_LOOKS):
         try:
             local = _follow(context, request, sources, report, local)
-            _finish(context, request, local)
+            local = _remember_sources(context, request, local)
+            remove_stale(context.paths, set(local.table.files))
             if recovered.finished:
                 report.healed(recovered.from_version)
             return
@@ -102,7 +104,7 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
         local = load_local(context.paths)
 
 
-def _checked(context: Context, report: Report, local: Local | None) -> Local | None:
+def check_local(context: Context, report: Report, local: Local | None) -> Local | None:
     """Files whose stats changed are hashed before they are believed; after a power loss, all that was not durable."""
     if local is None:
         return None
@@ -132,6 +134,13 @@ def _follow(context: Context, request: Request, sources: Sources, report: Report
             )
     with report.timed("plan"):
         plan = _plan_or_damaged(context, request, sources, local)
+    if plan.new_stream and request.refuse_new_stream:
+        assert local is not None, "a stream is new beside the one that local bytes came from"
+        raise NewStream(
+            f"{request.share} shows another stream than the one that version {local.state.version} in "
+            f"{context.paths.root} came from: the trainer began anew",
+            version=plan.target,
+        )
     report.fill(local, plan)
     if local is not None and any(entry not in local.state.lineage for entry in plan.refreshed):
         fresh = {entry.version: entry for entry in plan.refreshed}
@@ -169,7 +178,7 @@ def _execute(
                 return seed(context, request, report, chain, local)
             local = overwrite(context, report, chain, local)
         # The other files of the version have not been touched yet: their stats say so.
-        checked = _checked(context, report, local)
+        checked = check_local(context, report, local)
         assert checked is not None
         return mend_files(context, sources, report, checked)
     assert local is not None, "a pass without an anchor starts from local bytes"
@@ -190,12 +199,12 @@ def _execute(
     return local
 
 
-def _finish(context: Context, request: Request, local: Local) -> None:
-    """The version is committed; remember where it came from, and make it durable off the critical path."""
+def _remember_sources(context: Context, request: Request, local: Local) -> Local:
+    """LOCAL remembers its share and base."""
     state = local.state
     remembered = (text(request.share) or state.share, text(request.base) or state.base)
-    if remembered != (state.share, state.base):
-        state = replace(state, share=remembered[0], base=remembered[1])
-        write_state(context.paths, state)
-    make_durable(context, state)
-    remove_stale(context.paths, set(local.table.files))
+    if remembered == (state.share, state.base):
+        return local
+    state = replace(state, share=remembered[0], base=remembered[1])
+    write_state(context.paths, state)
+    return Local(state, local.table)

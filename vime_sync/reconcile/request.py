@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,16 @@ from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_state, read_table
 from vime_sync.model import DigestTable, LocalState
 from vime_sync.plan import Plan, Result
+from vime_sync.stream.catalog import Refusal
 
 
 @dataclass(frozen=True)
 class Request:
-    """`version` None means the newest ready one; `wait_s` is for the lock."""
+    """`version` None means the newest ready one; `wait_s` is for the lock.
+
+    With `refuse_new_stream` a restarted trainer is an error, with `sync_later` the caller makes the data durable.
+    `refused` are versions that were tried and were no good: not to be tried again before their files change.
+    """
 
     share: Path | None
     base: Path | None
@@ -24,6 +29,9 @@ class Request:
     adopt: bool = False
     dry_run: bool = False
     wait_s: float = 0.0
+    refuse_new_stream: bool = False
+    sync_later: bool = False
+    refused: Mapping[int, Refusal] = field(default_factory=dict)
 
 
 @dataclass

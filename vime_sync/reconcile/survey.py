@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from vime_sync.errors import ShareUnreachable, SyncError
 from vime_sync.model import Checkpoint, LineageEntry, LocalState, Published, structure_of
 from vime_sync.plan import View, is_new_stream
-from vime_sync.stream.catalog import Catalog, Signature
+from vime_sync.stream.catalog import Catalog, Refusal, Signature
 
 SameContent = Callable[[Checkpoint], bool]
 
@@ -27,18 +27,19 @@ def survey(
     kept_from: int | None = None,
     same_content: SameContent = lambda checkpoint: False,
     anchor_known: bool = True,
+    refused: Mapping[int, Refusal] | None = None,
 ) -> View:
     """Raises ShareUnreachable. Version 0 needs no share.
 
     `same_content` is asked of a full version of our lineage whose files' stats changed: whether its bytes still are
-    those that the local ones were built from.
+    those that the local ones were built from. `refused` are versions that were tried and were no good.
     """
     local_alone = wanted == 0 or (
         local is not None and kept_from is not None and _kept_covers(local, kept_from, wanted)
     )
     if share is None or (local_alone and not _is_listable(share)):
         return View(share, wanted, local, has_base, (), {}, {}, kept_from)
-    catalog = Catalog(share, reference)
+    catalog = Catalog(share, reference, refused)
     rolling_back = local is not None and wanted is not None and wanted < local.version
     entries: dict[int, Published | SyncError] = {}
     same = _compare_lineage(catalog, local, same_content, everything=rolling_back)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from vime_sync import fsio
@@ -18,6 +19,15 @@ from vime_sync.format.delta import Duplicate, assemble, delta_identity
 from vime_sync.format.index import INDEX_NAME, Index, version_of_directory
 from vime_sync.format.problems import FormatError, TruncatedError
 from vime_sync.model import Checkpoint, DeltaVersion, Published, ShardFile, VersionKind
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a version was no good when it was tried; it counts while the version's files have this `fingerprint`."""
+
+    fingerprint: str
+    error: SyncError
+
 
 # Names, dtypes and shapes of the checkpoint that a full version without an index must match (FIELD_GUIDE S5).
 Signature = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -30,9 +40,12 @@ _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 class Catalog:
     """One look at a share: the list of versions is read once, each version when it is asked for."""
 
-    def __init__(self, share: Path, reference: Signature | None = None) -> None:
+    def __init__(
+        self, share: Path, reference: Signature | None = None, refused: Mapping[int, Refusal] | None = None
+    ) -> None:
         """Raises ShareUnreachable when the directory cannot be listed (FIELD_GUIDE S16)."""
         self._reference = reference
+        self._refused = refused or {}
         self._entries: dict[int, Entry] = {}
         try:
             found = ((version_of_directory(entry.name), entry) for entry in share.iterdir())
@@ -52,7 +65,10 @@ class Catalog:
         """The version parsed, or why it cannot be used. `version` must be one of `versions`."""
         if version not in self._entries:
             directory = self._directories[version]
+            refusal = self._refused.get(version)
             try:
+                if refusal is not None and refusal.fingerprint == self.fingerprint(version):
+                    raise refusal.error.with_traceback(None)
                 self._entries[version] = read_version(directory, version, self.share, self._reference)
             except SyncError as problem:
                 self._entries[version] = problem
