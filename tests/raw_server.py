@@ -29,8 +29,11 @@ def response(body: bytes, *, status: str = "200 OK", headers: Sequence[str] = ()
 
 
 @contextmanager
-def raw_server(content: bytes, *, pace_s: float = 0.0, tls: ssl.SSLContext | None = None) -> Iterator[RawServer]:
-    """Each connection gets `content` after its request, and is then closed. With a pace, byte by byte."""
+def raw_server(
+    content: bytes, *, pace_s: float = 0.0, greets: bool = False, tls: ssl.SSLContext | None = None
+) -> Iterator[RawServer]:
+    """Each connection gets `content` after its request, and is then closed. With a pace, byte by byte; one that
+    greets does not wait for a request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = RawServer(listener.getsockname()[1])
         threads: list[threading.Thread] = []
@@ -40,7 +43,8 @@ def raw_server(content: bytes, *, pace_s: float = 0.0, tls: ssl.SSLContext | Non
             with suppress(OSError):  # the client has left
                 if tls is not None:
                     connection = tls.wrap_socket(connection, server_side=True)
-                server.requests.append(_request(connection))
+                if not greets:
+                    server.requests.append(_request(connection))
                 if not pace_s:
                     connection.sendall(content)
                 for byte in content if pace_s else b"":

@@ -6,6 +6,7 @@ of the test suite. What happens is dealt from the seed (`soak_plan`); who wins e
 
 import argparse
 import contextlib
+import json
 import random
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from tests import soak_figures, toolkit
 from tests.soak_flat import growth, not_flat, quiet
+from tests.soak_local import check_local
 from tests.soak_plan import ENGINES, Step, deal
 from tests.soak_processes import EngineProcess, Figures, WatchProcess
 from tests.soak_trainer import Trainer
@@ -26,8 +28,6 @@ from tests.toolkit import make_model
 SETTLE_S = 120.0
 _LOOK_S = 0.05
 _TENSORS, _MODEL_KIB = 6, 192
-# State, tables, journal and what the last pass keeps: each at most the model, or small.
-_OWN_BYTES = 3 * _MODEL_KIB * 1024 + (1 << 20)
 _TROUBLE_WORDS = ("Traceback", "internal_error", "[local_damaged]")
 
 
@@ -60,7 +60,7 @@ class Soak:
         self._engines = [EngineProcess(base, root / f"engine-{number}.log") for number in range(ENGINES)]
         options: list[str | Path] = ["--shared", shared, "--local", self._local, "--base", base]
         options += ["--ack-dir", self._acks, "--http", "0", "--log-format", "json"]
-        options += ["--poll-interval", "0.5", "--engine-interval", "0.25"]
+        options += ["--poll-interval", "0.5", "--engine-interval", "1"]
         for engine in self._engines:
             options += ["--engine", f"vllm={engine.url}"]
         self._watch = WatchProcess(options, root / "watch.log")
@@ -94,6 +94,8 @@ class Soak:
                 if step.settles:
                     seconds = self._settle()
                     say(f"step {number + 1} of {len(self.steps)}: {self._where()}, settled after {seconds:.2f} s")
+                if step.then_engine is not None:
+                    self._restart_in_peace(self._engines[step.then_engine])
             self._check_end()
         except AssertionError as problem:
             raise AssertionError(
@@ -124,7 +126,7 @@ class Soak:
             self._trainer.publish(kind)
         self._revive()
         if step.daemon is not None or step.engine is not None:
-            self._wrong.wait(step.accident_s)
+            self._wrong.wait(0 if step.daemon == "kill_in_load" else step.accident_s)
             self._have_accident(step)
             if not step.stays_down or step.settles:
                 self._revive()
@@ -134,16 +136,38 @@ class Soak:
 
     def _have_accident(self, step: Step) -> None:
         self._watch.check_alive()
+        if step.daemon == "kill_in_load":
+            self._kill_in_load()
         if step.engine is not None:
             self._accidents["an engine is killed"] += 1
             self._engines[step.engine].kill()
         if step.daemon == "kill":
-            self._accidents["the daemon is killed"] += 1
+            self._accidents["the daemon is killed at random"] += 1
             self._watch.kill()
         elif step.daemon == "term":
             self._accidents["the daemon is ended"] += 1
             self._watch.ask_to_end()
             self._watch.expect_end()
+
+    def _restart_in_peace(self, engine: EngineProcess) -> None:
+        """Nothing else happens: that it holds the base again must be noticed without a new version (E2)."""
+        self._accidents["an engine is killed at rest"] += 1
+        engine.kill()
+        engine.start()
+        self._settle()
+
+    def _kill_in_load(self) -> None:
+        """As soon as an engine is seen paused, if one is in the next second; it must be finished and resumed (E7)."""
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline and not self._is_paused(self._engines[0]):
+            self._wrong.wait(0)
+        self._watch.kill()
+        was_hit = any(self._is_paused(engine) for engine in self._engines)
+        self._accidents[f"the daemon is killed, {'an engine' if was_hit else 'no engine'} being paused"] += 1
+
+    @staticmethod
+    def _is_paused(engine: EngineProcess) -> bool:
+        return engine.is_up and engine.ask("/is_paused") == {"is_paused": True}
 
     def _revive(self) -> None:
         for process in (self._watch, *self._engines):
@@ -176,13 +200,14 @@ class Soak:
             "--shared", self._trainer.shared, "--served", "--timeout", str(SETTLE_S),
         )  # fmt: skip
         assert result.code == 0, f"`wait --served` ended with {result.code}: {result.stderr}"
+        self._wait_until_durable()
         assert not self._watch.children(), f"children of the daemon: {self._watch.children()}"
         self._watch.ask_to_end()
         self._watch.expect_end()
         for client in self._clients:
             client.end()
         self._wrong.wait(0)
-        self._check_local()
+        check_local(self._local, self._trainer.model, self._trainer.file_names)
         for engine in self._engines:
             assert engine.loaded_digest() == self._truth.newest_digest, "an engine changed while the daemon ended"
             assert engine.ask("/is_paused") == {"is_paused": False}, "an engine was left paused"
@@ -196,17 +221,13 @@ class Soak:
         problems = not_flat(self._samples)
         assert not problems, "; ".join(problems)
 
-    def _check_local(self) -> None:
-        """The bytes are the model's, and nothing lies there that does not belong to it."""
-        assert toolkit.read_checkpoint(self._local) == self._trainer.model, "LOCAL is not the newest model"
-        names = set(toolkit.snapshot(self._local))
-        assert names == self._trainer.file_names, f"files in LOCAL: {sorted(names ^ self._trainer.file_names)}"
-        own = [path for path in (self._local / toolkit.STATE_DIRECTORY).rglob("*") if path.is_file()]
-        size_bytes = sum(path.stat().st_size for path in own)
-        listed = "\n".join(f"{path.stat().st_size:>9} {path.relative_to(self._local)}" for path in own)
-        assert size_bytes <= _OWN_BYTES, f"{size_bytes} bytes under .weight_sync, allowed {_OWN_BYTES}:\n{listed}"
-        assert len(own) <= 40, f"{len(own)} files under .weight_sync:\n{listed}"
-        assert not [path for path in own if "tmp" in path.name or "aside" in path.parts], listed
+    def _wait_until_durable(self) -> None:
+        """By the daemon's record; older digest tables go then."""
+        deadline = time.monotonic() + SETTLE_S
+        (ack,) = self._acks.glob("*.json")
+        while not json.loads(ack.read_bytes())["durable"]:
+            assert time.monotonic() < deadline, "the last version does not become durable"
+            self._wrong.wait(_LOOK_S)
 
 
 def describe(outcome: Outcome) -> list[str]:

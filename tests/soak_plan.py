@@ -13,7 +13,8 @@ _RESTARTS_UNTIL = 0.6
 # How many versions there are for one accident of a kind.
 _PER_TRAINER_RESTART = 28
 _PER_PRUNING = 24
-_PER_DAEMON_KILL = 11
+_PER_DAEMON_KILL = 12
+_PER_KILL_IN_LOAD = 14
 _PER_DAEMON_END = 16
 _PER_ENGINE_KILL = 14
 _PER_SETTLING = 8
@@ -28,10 +29,11 @@ class Step:
     kinds: tuple[str, ...]  # of its versions: xor, overwrite, full
     begins_anew: bool = False  # the trainer, before them
     prunes: bool = False  # the trainer, before them
-    daemon: str | None = None  # kill or term, `accident_s` after them
+    daemon: str | None = None  # kill or term, `accident_s` after them; kill_in_load: when an engine is seen paused
     engine: int | None = None  # which one is killed, `accident_s` after them
     stays_down: bool = False  # who was ended comes back only after the next step's versions
     settles: bool = False  # waits until all hold the newest
+    then_engine: int | None = None  # which one is killed after that, and has to be noticed without a new version (E2)
     accident_s: float = 0.0
     pause_s: float = 0.0
 
@@ -47,7 +49,12 @@ def deal(seed: int, versions: int) -> list[Step]:
     prunings = _some(dice, places, versions / _PER_PRUNING)
     ends = _some(dice, early, versions * _RESTARTS_UNTIL / _PER_DAEMON_END)
     kills = _some(dice, [place for place in early if place not in ends], versions * _RESTARTS_UNTIL / _PER_DAEMON_KILL)
+    others = [place for place in early if place not in ends | kills]
+    kills_in_load = _some(dice, others, versions * _RESTARTS_UNTIL / _PER_KILL_IN_LOAD)
+    daemon = dict.fromkeys(ends, "term") | dict.fromkeys(kills, "kill") | dict.fromkeys(kills_in_load, "kill_in_load")
     engine_kills = _some(dice, places, versions / _PER_ENGINE_KILL)
+    quiet = [*range(_PER_SETTLING - 1, len(groups), _PER_SETTLING), len(groups) - 1]
+    quiet_kills = _some(dice, quiet, len(quiet) / 3)
     steps = []
     for place, kinds in enumerate(groups):
         steps.append(
@@ -55,10 +62,11 @@ def deal(seed: int, versions: int) -> list[Step]:
                 kinds,
                 begins_anew=place in anew,
                 prunes=place in prunings,
-                daemon="kill" if place in kills else "term" if place in ends else None,
+                daemon=daemon.get(place),
                 engine=dice.randrange(ENGINES) if place in engine_kills else None,
                 stays_down=dice.random() < 0.4,
-                settles=place % _PER_SETTLING == _PER_SETTLING - 1 or place == last_restart or place == len(groups) - 1,
+                settles=place in quiet or place == last_restart,
+                then_engine=dice.randrange(ENGINES) if place in quiet_kills else None,
                 accident_s=dice.uniform(0, _ACCIDENT_WITHIN_S),
                 pause_s=min(1.0, dice.expovariate(6.0)),
             )

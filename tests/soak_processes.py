@@ -105,7 +105,7 @@ class WatchProcess(Process):
         os.kill(self.pid, signal.SIGTERM)
 
     def expect_end(self, what: str = "the daemon") -> None:
-        """After TERM: it ends with 0, in the time that is promised. Before it listens to signals there is no promise."""
+        """After TERM: it ends with 0 and in time. Before it listens to signals nothing is promised."""
         assert self._process is not None, "it is down"
         try:
             code = self._process.wait(TERM_S)

@@ -23,7 +23,7 @@ PROMPTS = (
 )
 # No answer for so long: an engine was left paused.
 ANSWER_S = 60.0
-_PAUSE_S = 0.015
+_PAUSE_S = 0.005
 
 
 class Truth:

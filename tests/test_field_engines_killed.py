@@ -71,7 +71,7 @@ def test_e07_an_engine_that_was_left_paused_is_finished_and_resumed(
         kill_at(host, fake, path, when)
         assert is_paused(fake)
         fake.calls.clear()
-        result = toolkit.vime(command, "--local", host.local, "--engine", spec_of(fake))
+        result = toolkit.vime(command, "--local", host.local, "--engine", str(spec_of(fake)))
         assert (result.code, result.document["engines"][0]["state"]) == (0, "at_version"), result.stderr
         assert posts(fake)[: len(VLLM_LOAD)] == VLLM_LOAD
         assert fake.complete(LONG) == fresh_answer(host.models[1], LONG)
@@ -123,7 +123,8 @@ def test_e07_an_engine_paused_by_somebody_else_is_not_taken_for_ours(host: Host)
     with FakeVllm(host.base) as ours, FakeVllm(host.base) as theirs:
         kill_at(host, ours, "/collective_rpc", "before")
         ask(theirs, "/pause", {})
-        result = toolkit.vime("pull", "--local", host.local, "--engine", spec_of(ours), "--engine", spec_of(theirs))
+        engines = ("--engine", str(spec_of(ours)), "--engine", str(spec_of(theirs)))
+        result = toolkit.vime("pull", "--local", host.local, *engines)
         assert result.code == 0, result.stderr
         assert ours.holds(host.models[1]) and theirs.holds(host.models[1])
         assert (is_paused(ours), is_paused(theirs)) == (False, True)

@@ -38,8 +38,9 @@ def test_every_kind_of_accident_is_dealt_and_the_same_again(versions: int, seed:
     steps = deal(seed, versions)
     assert steps == deal(seed, versions) != deal(seed + 1, versions)
     assert sum(len(step.kinds) for step in steps) == versions
-    assert {step.daemon for step in steps} == {None, "kill", "term"}
+    assert {step.daemon for step in steps} == {None, "kill", "kill_in_load", "term"}
     assert any(step.engine is not None for step in steps)
+    assert any(step.then_engine is not None for step in steps)
     assert any(step.begins_anew for step in steps) and any(step.prunes for step in steps)
     assert {kind for step in steps for kind in step.kinds} == {"xor", "overwrite", "full"}
     left_alone = steps[max(place for place, step in enumerate(steps) if step.daemon) :]

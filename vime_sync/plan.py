@@ -41,7 +41,7 @@ class View:
 
     `kept_from` is the version that the last pass can be taken back to by what it kept on this host; `refreshed` are
     entries of our lineage whose files' stats changed although they are the same; `anchor_known` says that the digests
-    of our lineage's anchor are at hand.
+    of our lineage's anchor are at hand. `refused` were tried and were no good: `latest` is below what builds on them.
     """
 
     share: Path | None
@@ -54,6 +54,7 @@ class View:
     kept_from: int | None = None
     refreshed: tuple[LineageEntry, ...] = ()
     anchor_known: bool = True
+    refused: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,17 @@ class Plan:
     warnings: tuple[str, ...] = ()
     refreshed: tuple[LineageEntry, ...] = ()
     skipped: tuple[SyncError, ...] = ()
+
+
+def builds_on_refused(
+    entries: Mapping[int, Published | SyncError], refused: frozenset[int], version: int
+) -> int | None:
+    """The version that was no good and that `version` builds on, without a full version in between; None: none."""
+    while refused and isinstance(entries.get(version), DeltaVersion):
+        version -= 1
+        if version in refused:
+            return version
+    return None
 
 
 def is_new_stream(view: View) -> bool:
@@ -155,7 +167,11 @@ def _target(view: View, new_stream: bool) -> tuple[int, tuple[str, ...]]:
             break  # the one we hold: known again without parsing it
         entry = view.entries[version]
         if not isinstance(entry, SyncError):
-            break
+            bad = builds_on_refused(view.entries, view.refused, version)
+            if bad is None:
+                break
+            warnings.append(f"skipped: version {version} builds on version {bad}, which is no good")
+            continue
         warnings.append(f"skipped: {entry.message}")
         if local is not None and not new_stream and version <= local.version:
             break

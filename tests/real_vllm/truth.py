@@ -1,14 +1,15 @@
 """What the right answers are: a server that nobody but the test touches, given weights that the test wrote itself.
 
 The weights go through the `safetensors` library into a directory of their own, and are loaded by hand in the way
-that vLLM documents. That a load by hand equals a fresh start is a story of its own (test_served).
+that vLLM documents. That a load by hand equals a fresh start is checked before the first answer is believed, and
+is a story of its own (test_trouble).
 """
 
 from pathlib import Path
 
 from tests import toolkit
 from tests.real_vllm.server import Completion, Server
-from tests.real_vllm.tiny_model import tiny_files
+from tests.real_vllm.tiny_model import tiny_files, tiny_qwen3
 from tests.toolkit import Model
 
 _SYSTEM = "You are a careful agent that rolls out one step at a time, and says what it sees before it does anything. "
@@ -36,7 +37,7 @@ def different(some: Answers, others: Answers) -> bool:
 
 
 class Truth:
-    """The right answers of any weights, each asked for once."""
+    """The right answers of any weights, each asked for once. The server may still be starting."""
 
     def __init__(self, server: Server, directory: Path) -> None:
         self._server = server
@@ -44,13 +45,29 @@ class Truth:
         self._known: dict[str, Answers] = {}
 
     def of(self, model: Model) -> Answers:
-        key = toolkit.digest(repr(sorted(toolkit.digests(model).items())).encode())
+        if not self._known:
+            self._check()
+        key = _key(model)
         if key not in self._known:
-            place = self._directory / key
-            toolkit.write_checkpoint(place, model, shards=2, extra_files=tiny_files())
-            self._load(place)
-            self._known[key] = ask_all(self._server)
+            self._known[key] = self._ask(model)
         return self._known[key]
+
+    def _check(self) -> None:
+        """A load by hand changes the answers, and one of the weights of the start brings those of the start back."""
+        self._server.wait_until_up()
+        fresh = ask_all(self._server)
+        other = tiny_qwen3(seed=99)
+        answers = self._ask(other)
+        assert different(answers, fresh)
+        start = toolkit.read_checkpoint(self._server.model_dir)
+        assert same(self._ask(start), fresh)
+        self._known = {_key(start): fresh, _key(other): answers}
+
+    def _ask(self, model: Model) -> Answers:
+        place = self._directory / _key(model)
+        toolkit.write_checkpoint(place, model, shards=2, extra_files=tiny_files())
+        self._load(place)
+        return ask_all(self._server)
 
     def _load(self, place: Path) -> None:
         server = self._server
@@ -58,3 +75,7 @@ class Truth:
         assert server.call("reload_weights", weights_path=str(place)) == [None]
         assert server.ask("/reset_prefix_cache", {}).json() == {"success": True}
         assert server.ask("/resume", {}).json() == {"status": "resumed"}
+
+
+def _key(model: Model) -> str:
+    return toolkit.digest(repr(sorted(toolkit.digests(model).items())).encode())

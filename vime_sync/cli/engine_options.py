@@ -12,7 +12,7 @@ import typer
 
 from vime_sync.engines.interface import EngineReport, EngineState
 from vime_sync.engines.spec import API_KEY_VARIABLE, EngineSettings, EngineSpec, ExtensionUse, PauseMode, parse_engines
-from vime_sync.errors import SyncError, UsageError, exit_code
+from vime_sync.errors import EngineNotReady, SyncError, UsageError, exit_code
 
 # Sockets take no time beyond what the platform can count.
 MAX_SECONDS = 604800.0
@@ -165,8 +165,9 @@ def _words(report: EngineReport) -> str:
         how = f", loaded in {report.seconds:.2f} s" if report.was_tried else ""
         paused = ", paused by others and left so" if report.is_paused else ""
         return f"at version {report.version}{how}{paused}" + ("" if report.is_current else ", not the one here")
+    is_as_before = isinstance(report.error, EngineNotReady)
     words = {
-        EngineState.FAILED: "failed, and is not resumed",
+        EngineState.FAILED: "not loaded, and as it was" if is_as_before else "failed, and is not resumed",
         EngineState.UNREACHABLE: "unreachable",
         EngineState.UNKNOWN: "not known to hold a version",
     }[report.state]

@@ -46,6 +46,15 @@ class Output:
         self._log_format = log_format
         self._guard = threading.Lock()
 
+    def become(self, other: Output) -> None:
+        """Print as `other` does from now on: settings were read again."""
+        self.json, self.quiet, self.verbose, self._log_format = (
+            other.json,
+            other.quiet,
+            other.verbose,
+            other._log_format,
+        )
+
     def document(self, document: dict[str, Any], lines: Sequence[str]) -> None:
         """The command's result: the document with --json, else the lines. Raises OSError where they cannot go out."""
         if self.json:

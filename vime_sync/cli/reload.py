@@ -35,7 +35,7 @@ from vime_sync.reconcile.serving import make_fleet
 _EPILOG = epilog(
     (
         "vime-sync reload --local /nvme/ckpt --engine vllm=http://127.0.0.1:8000",
-        "vime-sync reload --local /nvme/ckpt --engine sglang=http://127.0.0.1:30000 --probe --json",
+        "vime-sync reload --local /nvme/ckpt --engine sglang=http://127.0.0.1:30000",
     ),
     (0, 1, 2, 20, 21, 22, 23, 30, 31, 32),
 )

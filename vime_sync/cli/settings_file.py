@@ -24,16 +24,20 @@ def read_settings(path: Path) -> dict[str, str]:
         raise UsageError(f"--settings {path} cannot be read: {reason}") from None
     settings = {}
     for number, line in enumerate(lines, start=1):
+        if line.lstrip()[:1] in ("#", ";"):
+            continue
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(line)  # a # inside a value is part of it, as for systemd and sh
         except ValueError as problem:
             raise UsageError(f"--settings {path}, line {number}: {problem}") from None
+        comment = next((place for place, word in enumerate(words) if word.startswith("#")), len(words))
+        words = words[:comment]
         if words[:1] == ["export"]:
             words = words[1:]
         if not words:
             continue
         name, equals, value = words[0].partition("=")
-        if len(words) > 1 or not equals:
+        if len(words) > 1 or not equals or "\0" in line:
             raise UsageError(
                 f"--settings {path}, line {number}, expected NAME=value",
                 hint="Put a value with spaces between quotes.",

@@ -39,7 +39,7 @@ from vime_sync.cli.engine_options import (
 from vime_sync.cli.output import Output
 from vime_sync.cli.process import allow_many_files, on_signal, stoppable
 from vime_sync.daemon.board import Board
-from vime_sync.daemon.hooks import load_function
+from vime_sync.daemon.hooks import load_function, parse_command
 from vime_sync.daemon.http import serve
 from vime_sync.daemon.loop import Daemon
 from vime_sync.daemon.metrics import Metrics
@@ -55,8 +55,8 @@ from vime_sync.materialize.context import default_threads
 
 _EPILOG = epilog(
     (
-        "vime-sync watch --shared /mnt/pub --local /nvme/ckpt --base /models/qwen3-4b --engine vllm=http://127.0.0.1:8000",
-        "vime-sync watch --shared /mnt/pub --local /nvme/ckpt --version 41 --http 127.0.0.1:9178 --ack-dir /mnt/acks",
+        "vime-sync watch --shared /mnt/pub --local /nvme/ckpt --base /models/qwen3-4b",
+        "vime-sync watch --local /nvme/ckpt --engine vllm=http://127.0.0.1:8000",
     ),
     (0, 1, 2, 13, 21, 22, 23),
 )
@@ -179,7 +179,7 @@ def watch(
     verbose: Verbose = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Follow the share for as long as this runs, and have the engines load each version.
+    """Follow the share, and have engines load each new version.
 
     TERM or INT end it at a safe point, HUP reads the settings again, USR1 logs how far it is.
     """
@@ -197,6 +197,7 @@ def watch(
 
     with contextlib.ExitStack() as stack:
         stack.callback(wake.close)
+        stack.callback(teller.notifier.close)
         if settings.http is not None:
             server = stack.enter_context(serve(settings.http, teller.board, teller.metrics))
             output.event("info", f"http on port {server.port}", {"port": server.port})
@@ -236,7 +237,7 @@ def watch_settings(given: dict[str, Any]) -> WatchSettings:
             given["vllm_extension"],
         ),
         pre_read=None if hook is None else load_function(hook),
-        on_engine_failure=given["on_engine_failure"],
+        on_engine_failure=None if given["on_engine_failure"] is None else parse_command(given["on_engine_failure"]),
         ack_dir=given["ack_dir"],
         host_name=host_name,
         http=given["http"],
@@ -281,5 +282,8 @@ class Rereading:
         invocation.source.read_again()
         root = self._context.find_root()
         parsed = root.command.make_context("vime-sync", list(invocation.argv))
-        command = self._context.command.make_context("watch", list(parsed.args), parent=parsed)
-        return watch_settings(command.params)
+        given = self._context.command.make_context("watch", list(parsed.args), parent=parsed).params
+        settings = watch_settings(given)
+        output = Output(quiet=given["quiet"], verbose=given["verbose"], log_format=given["log_format"])
+        self._output.become(output)
+        return settings

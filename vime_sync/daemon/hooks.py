@@ -7,8 +7,8 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vime_sync.engines.interface import EngineReport
@@ -17,7 +17,9 @@ from vime_sync.errors import UsageError
 # At most this part of the time goes into the hook, however slow it is (FIELD_GUIDE S20).
 _REST_PER_RUN = 9.0
 _COMMAND_TIMEOUT_S = 600.0
-_STEP_S = 0.2
+_SHORT_S = 0.05
+# So long a look at the share waits for it.
+PATIENCE_S = 60.0
 
 PreReadFunction = Callable[[str, int | None], object]
 
@@ -27,7 +29,7 @@ def load_function(dotted: str) -> PreReadFunction:
     module_name, _, name = dotted.rpartition(".")
     try:
         function = getattr(importlib.import_module(module_name), name, None) if module_name else None
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise UsageError(
             f"--pre-read-hook {dotted}: importing {module_name} failed: {type(problem).__name__}: {problem}",
             hint="Give module.function, with the module on PYTHONPATH.",
@@ -37,55 +39,84 @@ def load_function(dotted: str) -> PreReadFunction:
     return function  # type: ignore[no-any-return]
 
 
-@dataclass
+def parse_command(text: str) -> tuple[str, ...]:
+    """The words of --on-engine-failure. Raises UsageError."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError(f"--on-engine-failure {text!r}: {problem}") from None
+    if not words or not words[0] or "\0" in text:
+        raise UsageError(
+            f"--on-engine-failure {text!r} names no program", hint="For a shell's syntax give sh -c 'COMMANDS'."
+        )
+    return words
+
+
+@dataclass(frozen=True)
+class HookRun:
+    """How a call ended, or that it is `late`: it goes on, and nobody waits for it any longer."""
+
+    seconds: float
+    problem: str | None = None
+    is_late: bool = False
+
+
 class PreReadHook:
     """Called once before a look at the share: `function(source_dir, target_version)`, the version None for latest.
 
-    Runs in a thread of its own: one that hangs keeps nobody from stopping, and is not called a second time meanwhile.
+    Runs in a thread of its own, so that meanwhile engines are cared for and signals heard; one that hangs is waited
+    for only so long, and not called a second time while it runs.
     """
 
-    function: PreReadFunction
-    _thread: threading.Thread | None = None
-    _problem: str | None = None
-    _rest_until_s: float = 0.0
+    def __init__(self, function: PreReadFunction, wake: Callable[[], None]) -> None:
+        self._function = function
+        self._wake = wake
+        self._thread: threading.Thread | None = None
+        self._problem: str | None = None
+        self._begun_s = self._rest_until_s = 0.0
+        self._is_late = False
 
-    def run(self, share: Path, target: int | None, check_stop: Callable[[], None]) -> tuple[float, str | None] | None:
-        """Seconds it took, and what went wrong; None where it is not its turn yet. Raises what `check_stop` raises."""
-        if time.monotonic() < self._rest_until_s and self._thread is None:
-            return None
-        started = time.monotonic()
+    def turn(self, share: Path, target: int | None) -> tuple[bool, HookRun | None]:
+        """Whether the share may be looked at now, and what there is to tell."""
+        now_s = time.monotonic()
         if self._thread is None:
-            self._problem = None
+            if now_s < self._rest_until_s:
+                return True, None
+            self._problem, self._is_late, self._begun_s = None, False, now_s
             self._thread = threading.Thread(target=self._call, args=(str(share), target), daemon=True, name="hook")
             self._thread.start()
-        while self._thread.is_alive():
-            check_stop()
-            self._thread.join(_STEP_S)
-        self._thread = None
-        seconds = time.monotonic() - started
-        self._rest_until_s = time.monotonic() + seconds * _REST_PER_RUN
-        return seconds, self._problem
+            self._thread.join(_SHORT_S)  # most are this quick: no turn of the loop is lost
+        seconds = time.monotonic() - self._begun_s
+        if not self._thread.is_alive():
+            self._thread = None
+            self._rest_until_s = time.monotonic() + seconds * _REST_PER_RUN
+            return True, HookRun(seconds, self._problem)
+        if seconds < PATIENCE_S:
+            return False, None
+        told, self._is_late = self._is_late, True
+        return True, None if told else HookRun(seconds, is_late=True)
 
     def _call(self, share: str, target: int | None) -> None:
         try:
-            self.function(share, target)
+            self._function(share, target)
         except BaseException as problem:  # an operator's code, in a thread of its own: nothing of it may end us
             self._problem = f"{type(problem).__name__}: {problem}"
+        finally:
+            self._wake()
 
 
-@dataclass
 class FailureCommand:
     """Run when an engine's load failed for good, one at a time for each engine, beside the loop."""
 
-    command: str
-    say: Callable[[str, str], None]
-    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, say: Callable[[str, str], None]) -> None:
+        self._say = say
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._guard = threading.Lock()
 
-    def run(self, report: EngineReport, environment: Mapping[str, str]) -> None:
-        engine = str(report.spec)
+    def run(self, command: Sequence[str], report: EngineReport, environment: Mapping[str, str]) -> None:
+        engine = report.spec.key
         told = {
-            "VIME_SYNC_FAILED_ENGINE": engine,
+            "VIME_SYNC_FAILED_ENGINE": str(report.spec),
             "VIME_SYNC_FAILED_URL": report.spec.shown_url,
             "VIME_SYNC_FAILED_ERROR": report.error.message if report.error is not None else "",
         }
@@ -93,11 +124,10 @@ class FailureCommand:
             if engine in self._running:
                 return
             try:
-                process = subprocess.Popen(
-                    shlex.split(self.command), env={**environment, **told}, stdin=subprocess.DEVNULL
-                )
-            except OSError as problem:
-                self.say("error", f"--on-engine-failure {self.command}: {problem.strerror}")
+                process = subprocess.Popen(command, env={**environment, **told}, stdin=subprocess.DEVNULL)
+            except (OSError, ValueError) as problem:
+                reason = getattr(problem, "strerror", None) or problem
+                self._say("error", f"--on-engine-failure {command[0]}: {reason}")
                 return
             self._running[engine] = process
         threading.Thread(target=self._wait, args=(engine, process), daemon=True, name="on-engine-failure").start()
@@ -110,11 +140,11 @@ class FailureCommand:
     def _wait(self, engine: str, process: subprocess.Popen[bytes]) -> None:
         try:
             code = process.wait(_COMMAND_TIMEOUT_S)
-            self.say("info" if code == 0 else "error", f"--on-engine-failure for {engine} ended with {code}")
+            self._say("info" if code == 0 else "error", f"--on-engine-failure for {engine} ended with {code}")
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            self.say("error", f"--on-engine-failure for {engine} was ended after {_COMMAND_TIMEOUT_S:g} s")
+            self._say("error", f"--on-engine-failure for {engine} was ended after {_COMMAND_TIMEOUT_S:g} s")
         finally:
             with self._guard:
                 self._running.pop(engine, None)

@@ -13,15 +13,16 @@ from dataclasses import replace
 
 from vime_sync.daemon.engine_care import EngineCare
 from vime_sync.daemon.hints import Hints
-from vime_sync.daemon.hooks import PreReadHook
-from vime_sync.daemon.policy import STALLED_S, Attempt, Step, next_step
+from vime_sync.daemon.hooks import FailureCommand, PreReadHook
+from vime_sync.daemon.policy import Attempt, Step, next_step
 from vime_sync.daemon.progress import Progress
 from vime_sync.daemon.settings import WatchSettings
 from vime_sync.daemon.syncing import BackgroundSync
 from vime_sync.daemon.telling import Teller
+from vime_sync.daemon.unready import Unready
 from vime_sync.daemon.view import Held, HeldView
 from vime_sync.daemon.wake import Wake
-from vime_sync.errors import Interrupted, LocalIOError, LockHeld, Malformed, NewStream, NotReady, SyncError
+from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, LockHeld, NewStream, SyncError
 from vime_sync.local.lock import hold
 from vime_sync.materialize.commit import distrust, note_durable
 from vime_sync.materialize.context import Context, StopFlag
@@ -32,8 +33,6 @@ from vime_sync.stream.catalog import Refusal
 
 # Only an operator can mend these: usage, this host's disk, damage without a way to heal, a directory of others.
 _FINAL = frozenset((2, 21, 22, 23))
-# What was found wrong only by doing it: not to be done again before its files change.
-_TRIED_AND_BAD = frozenset((12, 13))
 
 
 class Daemon:
@@ -53,9 +52,10 @@ class Daemon:
         self._hints = Hints(wake.poke)
         self._sync = BackgroundSync(wake.poke)
         self._view = HeldView(settings.paths)
+        self._command = FailureCommand(teller.log.event)
         self._last: Attempt | None = None
         self._refused: dict[int, Refusal] = {}
-        self._unready_since: dict[int, tuple[str | None, float]] = {}
+        self._unready = Unready()
         self._follow(settings)
 
     def run(self) -> None:
@@ -66,14 +66,19 @@ class Daemon:
                 # One more look at once after work: what came meanwhile may have been noticed by nobody (V7).
                 if not self._turn():
                     self._wake.wait(self._settings.poll_interval_s)
+        except Interrupted:
+            raise
+        except SyncError as problem:
+            self._teller.failed(self._settings, problem)
+            raise
         finally:
             self._hints.stop()
-            self._care.stop()
+            self._command.stop()
 
     def _follow(self, settings: WatchSettings) -> None:
         self._settings = settings
-        self._hook = None if settings.pre_read is None else PreReadHook(settings.pre_read)
-        self._care = EngineCare(settings, self._teller, self._wake.poke)
+        self._hook = None if settings.pre_read is None else PreReadHook(settings.pre_read, self._wake.poke)
+        self._care = EngineCare(settings, self._teller, self._command, self._wake.poke)
         self._last = None
 
     def _turn(self) -> bool:
@@ -82,22 +87,23 @@ class Daemon:
         self._progress.rest()
         settings = self._reread()
         if settings is not None:
-            self._care.stop()
             self._follow(settings)
         self._settle_sync()
         held = self._held()
         self._hints.follow(self._settings.share or held.share)
-        self._run_hook(held)
-        glance = self._glance(held)
-        self._teller.metrics.polled()
-        lack = self._care.look(held)
-        step = next_step(time.monotonic(), glance, self._last, engines_lack=lack, chance=random.random())
-        if step is Step.PASS:
-            self._pass(glance)
-        elif step is Step.SERVE:
+        engines_lack = self._care.look(held)
+        step = Step.SERVE if engines_lack and self._last is not None else Step.REST
+        if self._hook_has_run(held):
+            glance = self._glance(held)
+            self._teller.metrics.polled()
+            step = next_step(time.monotonic(), glance, self._last, engines_lack=engines_lack, chance=random.random())
+            if step is Step.PASS:
+                self._pass(glance)
+        if step is Step.SERVE:
             self._serve()
-        if step is not Step.REST or self._care.has_news():
-            self._begin_sync()
+        has_news = self._care.tell()
+        self._begin_sync()
+        if step is not Step.REST or has_news:
             self._teller.standing(self._settings, self._held(), self._care.reports)
         return step is not Step.REST
 
@@ -131,52 +137,40 @@ class Daemon:
             refused=self._refused,
         )
         problem: SyncError | None = None
+        is_news = False
         try:
             report = reconcile(self._context(), request, self._care.fleet)
         except Interrupted:
             raise
         except SyncError as trouble:
-            problem = self._judge(trouble, glance)
+            is_news = self._refuse(trouble, glance)
+            problem = self._unready.judge(trouble, glance, time.monotonic())
         if problem is None:
             self._teller.passed(settings, report)
             skipped = report.plan.skipped if report.plan is not None else ()
-            self._teller.skipped(settings, [self._stalled(item, glance) for item in skipped])
+            self._teller.skipped(settings, [self._unready.judge(item, glance, time.monotonic()) for item in skipped])
+        elif problem.code in _FINAL or isinstance(problem, NewStream):
+            self._care.tell()
+            raise problem
         else:
             self._teller.failed(settings, problem)
-            if problem.code in _FINAL or isinstance(problem, NewStream):
-                raise problem
-        self._care.served()
+        failures = 0 if problem is None else 1 if self._last is None else self._last.failures + 1
+        # What is known to be bad now is passed over at once: below it there may be a good version.
+        self._last = None if is_news else Attempt(self._after(glance), problem, failures, time.monotonic())
+
+    def _refuse(self, problem: SyncError, glance: Glance) -> bool:
+        """Remember a version that was found bad by applying it, with its files' stats; whether that is new."""
         visible = set(glance.versions or ())
         self._refused = {version: known for version, known in self._refused.items() if version in visible}
-        failures = 0 if problem is None else 1 if self._last is None else self._last.failures + 1
-        self._last = Attempt(self._after(glance), problem, failures, time.monotonic())
-
-    def _judge(self, problem: SyncError, glance: Glance) -> SyncError:
         version = problem.version
         seen = dict(glance.prints).get(version) if version is not None else None
-        if problem.code in _TRIED_AND_BAD and version is not None and seen is not None:
-            known = self._refused.get(version)
-            if known is None or known.fingerprint != seen:
-                self._refused[version] = Refusal(seen, problem)
-                self._wake.poke()  # without it there may be a way to a version below
-        return self._stalled(problem, glance)
-
-    def _stalled(self, problem: SyncError, glance: Glance) -> SyncError:
-        """Not ready for long, and nothing changes: that is malformed (S4)."""
-        if not isinstance(problem, NotReady) or problem.version is None:
-            return problem
-        seen = dict(glance.prints).get(problem.version)
-        since = self._unready_since.get(problem.version)
-        if since is None or since[0] != seen:
-            self._unready_since = {problem.version: (seen, time.monotonic()), **self._above(problem.version, glance)}
-            return problem
-        if time.monotonic() - since[1] < STALLED_S:
-            return problem
-        return Malformed(f"{problem.message}; unchanged for {STALLED_S / 60:.0f} minutes", version=problem.version)
-
-    def _above(self, version: int, glance: Glance) -> dict[int, tuple[str | None, float]]:
-        visible = set(glance.versions or ())
-        return {key: value for key, value in self._unready_since.items() if key in visible and key != version}
+        if version is None or seen is None or problem.code != ChecksumMismatch.code:
+            return False
+        known = self._refused.get(version)
+        if known is not None and known.fingerprint == seen:
+            return False
+        self._refused[version] = Refusal(seen, problem)
+        return True
 
     def _after(self, before: Glance) -> Glance:
         """What the next glance is held against: what this pass saw of the share, and the record as it is now."""
@@ -199,21 +193,23 @@ class Daemon:
         except SyncError as problem:
             self._teller.failed(self._settings, problem)
             self._last = None  # a pass heals
-        self._care.served()
 
-    def _run_hook(self, held: Held) -> None:
+    def _hook_has_run(self, held: Held) -> bool:
+        """Whether the share may be looked at."""
         share = self._settings.share or held.share
         if self._hook is None or share is None:
-            return
-        ran = self._hook.run(share, self._settings.version, self._stop.check)
-        if ran is None:
-            return
-        seconds, problem = ran
-        self._teller.metrics.phase("hook", seconds)
-        if problem is not None:
-            self._teller.once("hook", "warning", f"--pre-read-hook failed: {problem}")
-        else:
-            self._teller.over("hook", "--pre-read-hook goes well again")
+            return True
+        may_look, ran = self._hook.turn(share, self._settings.version)
+        if ran is not None and ran.is_late:
+            told = f"--pre-read-hook has not ended after {ran.seconds:.0f} s; the share is looked at without it"
+            self._teller.once("hook", "warning", told)
+        elif ran is not None:
+            self._teller.metrics.phase("hook", ran.seconds)
+            if ran.problem is None:
+                self._teller.over("hook", "--pre-read-hook goes well again")
+            else:
+                self._teller.once("hook", "warning", f"--pre-read-hook failed: {ran.problem}")
+        return may_look
 
     def _begin_sync(self) -> None:
         local = self._held().local
@@ -221,29 +217,34 @@ class Daemon:
             self._sync.begin(self._context(), local.state)
 
     def _settle_sync(self) -> None:
-        ended = self._sync.fetch()
+        """What a sync in the background came to. A failure is kept until the lock is ours: it is told only once."""
+        ended = self._sync.ended
         if ended is None:
             return
-        synced, problem, seconds = ended
-        self._teller.metrics.phase("sync", seconds)
         paths = self._settings.paths
         try:
             with hold(paths, wait_s=0, check_stop=self._stop.check):
                 local = load_local(paths)
-                if problem is not None:
+                if ended.problem is not None:
                     if local is not None:
                         distrust(self._context(), local.state)
-                    raise problem
-                if local is None or local.state != synced:
-                    return  # another version is committed: it is synced in turn
-                note_durable(self._context(), local.state)
+                    raise ended.problem
+                is_same = local is not None and local.state == ended.state
+                if is_same and ended.is_whole:
+                    note_durable(self._context(), ended.state)
         except LockHeld:
-            return  # synced once more when the lock is free
+            return
         except OSError as trouble:
             raise LocalIOError(
-                f"making version {synced.version} durable: {trouble.filename or paths.root}: {trouble.strerror}",
+                f"making version {ended.state.version} durable: {trouble.filename or paths.root}: {trouble.strerror}",
                 hint="Look after the disk; at the next start every byte is hashed before it is believed.",
             ) from trouble
-        if self._last is not None:
+        self._sync.settled()
+        self._teller.metrics.phase("sync", ended.seconds)
+        if not is_same:
+            return  # another version is committed: it is synced in turn
+        if not ended.is_whole:
+            self._last = None  # a file is gone: a pass heals
+        elif self._last is not None:
             self._last = replace(self._last, glance=replace(self._last.glance, local=self._glance(self._held()).local))
         self._teller.standing(self._settings, self._held(), self._care.reports)

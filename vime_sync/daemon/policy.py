@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from vime_sync.errors import LockHeld, SyncError
+from vime_sync.errors import LockHeld, SyncError, WrongBase
 from vime_sync.reconcile.glance import Glance
 
 # Without any change seen a pass is made all the same: stats can lie (network filesystems cache them).
@@ -37,12 +37,16 @@ class Attempt:
 def next_step(now_s: float, glance: Glance, last: Attempt | None, *, engines_lack: bool, chance: float) -> Step:
     """`engines_lack`: an engine has to be loaded. `chance` is a random number in [0, 1), for the jitter.
 
-    What cannot change by itself is not tried again before something changed.
+    What cannot change by itself is not tried again before something changed. The pass that is made after a while all
+    the same looks and plans; a version that was tried and found bad it takes for unusable.
     """
     if last is None or glance != last.glance:
         return Step.PASS
+    # Deltas made for another base are found out only by applying them, all of them.
+    if now_s - last.ended_s >= HEARTBEAT_S and not isinstance(last.error, WrongBase):
+        return Step.PASS
     if last.error is None:
-        return Step.PASS if engines_lack or now_s - last.ended_s >= HEARTBEAT_S else Step.REST
+        return Step.PASS if engines_lack else Step.REST
     if last.error.retryable and now_s - last.ended_s >= back_off_s(last, chance):
         return Step.PASS
     return Step.SERVE if engines_lack else Step.REST

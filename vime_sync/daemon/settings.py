@@ -27,7 +27,7 @@ class WatchSettings:
     engines: tuple[EngineSpec, ...] = ()
     engine_settings: EngineSettings = field(default_factory=EngineSettings)
     pre_read: PreReadFunction | None = None
-    on_engine_failure: str | None = None
+    on_engine_failure: tuple[str, ...] | None = None
     ack_dir: Path | None = None
     host_name: str = ""
     http: str | None = None

@@ -9,10 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from vime_sync.materialize.commit import sync_files
 from vime_sync.materialize.context import Context, Tally
 from vime_sync.model import LocalState
+
+
+@dataclass(frozen=True)
+class Synced:
+    """How a sync ended: whose files, what went wrong, in how many seconds. Not `is_whole`: a file was not there."""
+
+    state: LocalState
+    problem: OSError | None
+    seconds: float
+    is_whole: bool
 
 
 class BackgroundSync:
@@ -21,32 +32,34 @@ class BackgroundSync:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._thread: threading.Thread | None = None
-        self._problem: OSError | None = None
-        self._state: LocalState | None = None
-        self._seconds = 0.0
+        self._ended: Synced | None = None
 
     def begin(self, context: Context, state: LocalState) -> None:
-        """Does nothing while one runs, or its end was not fetched yet."""
-        if self._state is not None:
+        """Does nothing while one runs, or its end was not settled yet."""
+        if self._thread is not None:
             return
-        self._state, self._problem = state, None
         quiet = Context(context.paths, context.threads, context.stop, Tally(), context.durable)
         self._thread = threading.Thread(target=self._run, args=(quiet, state), daemon=True, name="sync")
         self._thread.start()
 
-    def fetch(self) -> tuple[LocalState, OSError | None, float] | None:
-        """The state whose files were synced, what went wrong, and seconds; None while there is no such end."""
-        if self._state is None or self._thread is None or self._thread.is_alive():
-            return None
-        state, self._state, self._thread = self._state, None, None
-        return state, self._problem, self._seconds
+    @property
+    def ended(self) -> Synced | None:
+        """How the last one ended, until that is settled: a failure is told by the kernel only once."""
+        return self._ended
+
+    def settled(self) -> None:
+        self._ended = self._thread = None
 
     def _run(self, context: Context, state: LocalState) -> None:
         started = time.monotonic()
+        problem: OSError | None = None
+        is_whole = True
         try:
             sync_files(context, state)
-        except OSError as problem:
-            self._problem = problem
+        except FileNotFoundError:
+            is_whole = False  # another version has taken its place, or a pass will see that it is gone
+        except OSError as trouble:
+            problem = trouble
         finally:
-            self._seconds = time.monotonic() - started
+            self._ended = Synced(state, problem, time.monotonic() - started, is_whole)
             self._wake()

@@ -37,8 +37,8 @@ def holds(memory: EngineMemory, seen: Sighting, wanted: Weights) -> bool:
 def is_given_up(memory: EngineMemory, seen: Sighting, wanted: Weights) -> bool:
     """Whether only other weights, or a restart, can change that its load failed; once its ranks are out of step, only
     a restart."""
-    if memory.error is None or memory.told != seen.version or seen.is_paused is False:
-        return False  # it was left paused: one that is not has restarted
+    if memory.error is None or memory.told != seen.version or (memory.is_open and seen.is_paused is False):
+        return False  # one that was left paused, and is not paused any more, has restarted
     return memory.weights == wanted or is_out_of_step(memory)
 
 

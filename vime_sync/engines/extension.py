@@ -29,20 +29,27 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """What one rank says. `done` is for a poll; `lineage` and `version` are what its host's directory holds."""
+    """What one rank says. `done` is for a poll, `touched` for a load: its weights may differ from before.
+
+    `lineage` and `version` are what its host's directory holds.
+    """
 
     rank: int
     host: str
     success: bool
     done: bool
+    touched: bool
     version: int | None
     lineage: str | None
     message: str
 
 
 class Extension:
-    def __init__(self, client: Client, settings: EngineSettings) -> None:
+    """`ranks` is how many answer, where that is known."""
+
+    def __init__(self, client: Client, settings: EngineSettings, ranks: int | None) -> None:
         self._client = client
+        self._ranks = ranks
         self._settings = settings
 
     def spread(self, load: Load) -> None:
@@ -78,13 +85,16 @@ class Extension:
             )
 
     def reload(self, load: Load) -> None:
-        """Every rank loads from its own host's directory. Raises EngineRefused, EngineOutOfStep, EngineSilent."""
+        """Every rank loads from its own host's directory. Raises EngineRefused, EngineNotReady, EngineOutOfStep."""
         arguments = {
             "local_checkpoint_dir": str(load.path),
             "target_version": load.weights.version,
             "lineage": load.weights.lineage,
         }
-        failed = [answer for answer in self._call(RELOAD_METHOD, arguments) if not answer.success]
+        answers = self._call(RELOAD_METHOD, arguments)
+        failed = [answer for answer in answers if not answer.success]
+        if failed and not any(answer.touched for answer in answers):
+            raise EngineNotReady(f"loading {load.path}: {_reasons(failed)}")
         if failed:
             raise EngineRefused(f"loading {load.path}: {_reasons(failed)}")
 
@@ -99,8 +109,10 @@ class Extension:
         if not answer.is_success:
             raise EngineRefused(f"{where} answered {answer.status}: {answer.reason or 'nothing'}")
         results = answer.fields.get("results")
-        if not isinstance(results, list) or not results:
-            raise EngineUncertain(f"{where} answered {answer.text[:200]!r}, expected a list with each rank's answer")
+        if not isinstance(results, list) or not results or (self._ranks or len(results)) != len(results):
+            raise EngineUncertain(
+                f"{where} answered {answer.text[:200]!r}, expected the answer of each of {self._ranks or 'its'} ranks"
+            )
         strange = [item for item in results if not isinstance(item, dict) or item.get("nonce") != nonce]
         if strange:
             raise EngineOutOfStep(
@@ -116,6 +128,7 @@ def _answer(item: dict[str, Any], rank: int) -> RankAnswer:
         host=str(item.get("host", "?")),
         success=item.get("success") is True,
         done=item.get("done") is not False,
+        touched=item.get("touched") is not False,
         version=version if isinstance(version, int) else None,
         lineage=lineage if isinstance(lineage, str) else None,
         message=str(item.get("message") or "no reason given"),

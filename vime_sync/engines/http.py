@@ -7,8 +7,11 @@ connection could not be told from one that was taken (FIELD_GUIDE E9, E10).
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +24,9 @@ _CONNECT_TIMEOUT_S = 5.0
 # Answers are a few words; a list with one for each rank at most.
 _MAX_ANSWER_BYTES = 4 << 20
 _MAX_SHOWN = 400
-# A larger chunk would wait for all its bytes, however slowly they come, and never look at the time.
-_CHUNK_BYTES = 1
+_CHUNK_BYTES = 1 << 16
+# The socket's own timeouts are to end a request first: they leave nothing behind.
+_GRACE_S = 1.0
 
 
 class _Late(EngineSilent):
@@ -62,6 +66,7 @@ class Client:
     def __init__(self, spec: EngineSpec, settings: EngineSettings) -> None:
         self.spec = spec
         self._settings = settings
+        self._left_behind: Future[Answer] | None = None
 
     def ask(self, path: str, *, timeout_s: float | None = None) -> Answer:
         """A question that changes nothing. Raises EngineBusy where the answer takes too long."""
@@ -84,8 +89,32 @@ class Client:
         return f"{method} {self.spec.shown_url}{path}"
 
     def _request(self, method: str, path: str, body: Any, params: Mapping[str, str] | None, timeout_s: float) -> Answer:
+        """In a thread that can be left behind: an answer that comes byte by byte never runs into a socket's timeout.
+
+        While one is left behind the engine counts as busy: there is never a second one on top (E9).
+        """
         where = self._named(method, path)
-        deadline = time.monotonic() + timeout_s
+        if self._left_behind is not None and not self._left_behind.done():
+            raise _Late(f"{where}: not sent, the request before it still hangs")
+        result: Future[Answer] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(self._exchange(where, method, path, body, params, timeout_s))
+            except BaseException as problem:  # handed on to whoever waits
+                result.set_exception(problem)
+
+        threading.Thread(target=run, daemon=True, name="request").start()
+        try:
+            return result.result(timeout_s + _GRACE_S)
+        except FutureTimeout:
+            self._left_behind = result
+            raise _Late(f"{where}: the answer did not end within {timeout_s:g} s") from None
+
+    def _exchange(
+        self, where: str, method: str, path: str, body: Any, params: Mapping[str, str] | None, timeout_s: float
+    ) -> Answer:
+        started = time.monotonic()
         headers = {"Connection": "close"}
         if self._settings.api_key:
             headers["Authorization"] = f"Bearer {self._settings.api_key}"
@@ -103,7 +132,7 @@ class Client:
                     stream=True,
                     verify=self._settings.ca_file or True,
                 ) as response:
-                    text = self._without_key(_read(response, where, deadline))
+                    text = self._without_key(_read(response, where))
                     return Answer(response.status_code, text, _parse(text))
             except requests.exceptions.SSLError as problem:
                 raise EngineUnreachable(
@@ -113,6 +142,8 @@ class Client:
             except requests.exceptions.ConnectTimeout:
                 raise EngineUnreachable(f"{where}: no connection within {_CONNECT_TIMEOUT_S:g} s") from None
             except requests.exceptions.Timeout:
+                if time.monotonic() - started < timeout_s - _GRACE_S:  # TLS is spoken within the time for connecting
+                    raise EngineUnreachable(f"{where}: no TLS connection within {_CONNECT_TIMEOUT_S:g} s") from None
                 raise _Late(f"{where}: no answer within {timeout_s:g} s") from None
             except requests.exceptions.ConnectionError as problem:
                 if _never_connected(problem):
@@ -132,14 +163,12 @@ class Client:
         return text.replace(key, "***").replace(json.dumps(key)[1:-1], "***") if key else text
 
 
-def _read(response: requests.Response, where: str, deadline: float) -> str:
+def _read(response: requests.Response, where: str) -> str:
     body = bytearray()
     for chunk in response.iter_content(_CHUNK_BYTES):
         body += chunk
         if len(body) > _MAX_ANSWER_BYTES:
             raise EngineUncertain(f"{where}: its answer is longer than {_MAX_ANSWER_BYTES >> 20} MiB: no engine's")
-        if time.monotonic() > deadline:
-            raise _Late(f"{where}: the answer did not end in time")
     return body.decode("utf-8", "replace")
 
 

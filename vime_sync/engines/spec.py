@@ -51,6 +51,9 @@ class EngineSpec:
     def __str__(self) -> str:
         return f"{self.kind.value}={self.shown_url}"
 
+    def __repr__(self) -> str:
+        return f"EngineSpec({self})"
+
     @property
     def shown_url(self) -> str:
         """As it may be told to anyone: what follows a `?` can be a webhook's secret."""
@@ -120,17 +123,22 @@ def parse_engine(text: str) -> EngineSpec:
 def parse_engines(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
     """Each text holds one or several, separated by spaces (VIME_SYNC_ENGINE). Raises UsageError."""
     specs = tuple(parse_engine(word) for text in texts for word in text.split())
-    twice = {str(spec) for spec in specs if specs.count(spec) > 1}
-    if twice:
-        raise UsageError(f"--engine {sorted(twice)[0]} is given twice")
+    seen: set[str] = set()
+    for spec in specs:
+        # One server given twice would be loaded twice at once.
+        parts = urlsplit(spec.url)
+        place = f"{parts.scheme.lower()}://{parts.netloc.lower()}{parts.path}?{parts.query}"
+        if place in seen:
+            raise UsageError(f"--engine {spec} is given twice")
+        seen.add(place)
     return specs
 
 
 def _shown(text: str) -> str:
     """As it may stand in a message: without what could be a password or a token."""
     kind, equals, url = text.strip().partition("=")
-    if not equals:
-        kind, url = "", kind
+    if not equals or not kind.isalnum():
+        kind, equals, url = "", "", text.strip()
     url = re.split(r"[?#]", url, maxsplit=1)[0]
     if "@" in url:
         url = f"...@{url.rpartition('@')[2]}"

@@ -24,6 +24,7 @@ from vime_sync.errors import (
 )
 
 _DEV_MODE_HINT = "Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, and keep its port on loopback."
+_PULL_HINT = "Pull again: it hashes them, and heals what is wrong."
 _NOT_FOUND = (404, 405)
 _AWAKE = re.compile(r'^vllm:engine_sleep_state\{[^}]*sleep_state="awake"[^}]*\} (\d+(?:\.\d+)?)', re.MULTILINE)
 _SHORT_S = 60.0
@@ -57,14 +58,16 @@ class VllmEngine:
     def load(self, load: Load, turn: Turn) -> Sighting:
         self._check_awake(is_paused=self._is_paused(), was_left_paused=turn.was_left_paused)
         ranks = self._world_size()
-        extension = self._extension()
+        extension = self._extension(ranks)
+        if not turn.is_untouched():
+            raise EngineNotReady(f"files in {load.path} changed since they were proven", hint=_PULL_HINT)
         if extension is not None:
             extension.spread(load)  # while it goes on serving
         turn.before_pause()
         self._pause(turn)
         self._check_untouched(load, turn)
         if extension is not None:
-            extension.reload(load)
+            self._reload_by(extension, load, turn)
         else:
             self._reload(load, ranks)
         if not turn.is_untouched():
@@ -110,7 +113,7 @@ class VllmEngine:
         size = self._client.ask("/get_world_size").fields.get("world_size")
         return size if isinstance(size, int) and not isinstance(size, bool) else None
 
-    def _extension(self) -> Extension | None:
+    def _extension(self, ranks: int | None) -> Extension | None:
         """Asked of the server's settings: a call that a rank does not know leaves its ranks out of step.
 
         Asked once of each process: the answer takes the server a second or two (it looks over its system).
@@ -122,7 +125,11 @@ class VllmEngine:
             answer = self._client.ask("/server_info?config_format=json", timeout_s=_SHORT_S)
             found = _find(answer.document, _EXTENSION_KEY)
             self._has_extension = isinstance(found, str) and found.endswith(_EXTENSION_CLASS)
-        return Extension(self._client, self._settings) if use is ExtensionUse.ALWAYS or self._has_extension else None
+        return (
+            Extension(self._client, self._settings, ranks)
+            if use is ExtensionUse.ALWAYS or self._has_extension
+            else None
+        )
 
     # ---- steps of a load
 
@@ -154,10 +161,15 @@ class VllmEngine:
             return
         if turn.may_resume:
             self._resume()
-        raise EngineNotReady(
-            f"files in {load.path} changed before {self.spec} could load them",
-            hint="Pull again: it hashes them, and heals what is wrong.",
-        )
+        raise EngineNotReady(f"files in {load.path} changed before {self.spec} could load them", hint=_PULL_HINT)
+
+    def _reload_by(self, extension: Extension, load: Load, turn: Turn) -> None:
+        try:
+            extension.reload(load)
+        except EngineNotReady:  # no rank has changed
+            if turn.may_resume:
+                self._resume()
+            raise
 
     def _reload(self, load: Load, ranks: int | None) -> None:
         body = {"method": "reload_weights", "kwargs": {"weights_path": str(load.path)}}

@@ -94,8 +94,9 @@ def _pass_and_serve(context: Context, request: Request, sources: Sources, report
         if problem.code in _OF_THE_SHARE:
             serve(context, fleet)
         raise
-    with report.timed("reload"):
-        serve(context, fleet)
+    if fleet.engines:
+        with report.timed("reload"):
+            serve(context, fleet)
     # Behind the reload: no engine waits for a disk.
     local = load_local(context.paths)
     if local is not None and not request.sync_later:

@@ -14,6 +14,7 @@ from vime_sync.errors import (
     ENGINE_ERRORS,
     EngineBusy,
     EngineNotReady,
+    EngineOutOfStep,
     EngineRefused,
     EngineSilent,
     EngineUncertain,
@@ -29,11 +30,13 @@ from vime_sync.model import EngineMemory, Weights
 class Acquaintance:
     """What only a process that goes on watching knows, by engine: kept on no disk.
 
-    `lost` were unreachable since their last load, `loaded` were loaded by this process and not lost since.
+    `lost` were unreachable since their last load, `loaded` were loaded by this process and not lost since. The ranks
+    of `out_of_step` answered another call before they were even paused: only a restart helps.
     """
 
     lost: set[str] = field(default_factory=set)
     loaded: set[str] = field(default_factory=set)
+    out_of_step: set[str] = field(default_factory=set)
 
 
 class Book:
@@ -64,6 +67,7 @@ class Book:
         with self._guard:
             self._acquaintance.lost.discard(spec.key)
             self._acquaintance.loaded.add(spec.key)
+            self._acquaintance.out_of_step.discard(spec.key)
             if self._memories.get(spec.key) != memory:
                 self._memories[spec.key] = memory
                 write_engines(self._paths, self._memories)
@@ -72,6 +76,11 @@ class Book:
         with self._guard:
             self._acquaintance.lost.add(spec.key)
             self._acquaintance.loaded.discard(spec.key)
+            self._acquaintance.out_of_step.discard(spec.key)
+
+    def note_out_of_step(self, spec: EngineSpec) -> None:
+        with self._guard:
+            self._acquaintance.out_of_step.add(spec.key)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Look:
     def is_out_of_step(self) -> bool:
         """Until it restarts: then it tells another version, or is not paused any more as we had left it."""
         seen, memory = self.seen, self.memory
-        if seen is None or memory.told != seen.version or seen.is_paused is False:
+        if seen is None or memory.told != seen.version or (memory.is_open and seen.is_paused is False):
             return False
         return is_out_of_step(memory)
 
@@ -157,7 +166,10 @@ def serve_one(
     leave_paused = memory.leave_paused if memory.is_open else seen.is_paused is True
     begun = EngineMemory(load.weights, seen.version, True, leave_paused)
 
+    touched = threading.Event()
+
     def before_pause() -> None:
+        touched.set()
         book.put(spec, begun)
         policy.on_load(spec)
 
@@ -170,7 +182,8 @@ def serve_one(
     try:
         told = bring(engine, load, turn)
     except EngineNotReady as problem:
-        book.put(spec, memory)  # it was not touched, or is back at what it had
+        if spec.kind is not EngineKind.WEBHOOK:  # what stands behind one may have acted, and said no all the same
+            book.put(spec, memory)  # it was not touched, or is back at what it had
         return trouble(problem)
     except EngineSilent as problem:
         return trouble(problem, EngineState.UNKNOWN)  # its load stays open: finished when it answers again
@@ -178,8 +191,12 @@ def serve_one(
         book.lose(spec)
         return trouble(problem, EngineState.UNREACHABLE)
     except (EngineRefused, EngineUncertain) as problem:
-        failed = replace(begun, told=_told(engine, seen), error=problem.message, error_id=problem.id)
-        book.put(spec, failed)
+        if not touched.is_set():  # it serves what it served
+            if isinstance(problem, EngineOutOfStep):
+                book.note_out_of_step(spec)
+                return trouble(problem)
+            return trouble(EngineNotReady(problem.message, hint=problem.hint))
+        book.put(spec, replace(begun, told=_told(engine, seen), error=problem.message, error_id=problem.id))
         return trouble(problem)
     held = EngineMemory(load.weights, told.version)
     book.put(spec, held)

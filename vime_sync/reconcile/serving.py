@@ -100,18 +100,23 @@ def _is_untouched(paths: LocalPaths, state: LocalState) -> bool:
 
 @dataclass(frozen=True)
 class Looked:
-    """`lacks`: an engine is to be loaded."""
+    """`lacking` are the keys of the engines that are to be loaded."""
 
     reports: tuple[EngineReport, ...]
-    lacks: bool
+    lacking: tuple[str, ...]
 
 
 def look(paths: LocalPaths, fleet: Fleet, wanted: Weights) -> Looked:
     """Look at every engine, without the lock, and change nothing."""
     book = Book(paths, fleet.acquaintance)
     looks = all_at_once([partial(look_at, engine, book) for engine in fleet.engines], lambda: None)
-    lacks = any(found.needs(wanted, gives_up=fleet.policy.gives_up) for found in looks)
-    return Looked(tuple(found.report(wanted) for found in looks), lacks)
+    out_of_step = fleet.acquaintance.out_of_step
+    lacking = tuple(
+        found.engine.spec.key
+        for found in looks
+        if found.needs(wanted, gives_up=fleet.policy.gives_up) and found.engine.spec.key not in out_of_step
+    )
+    return Looked(tuple(found.report(wanted) for found in looks), lacking)
 
 
 def all_at_once(functions: Sequence[Callable[[], Value]], beat: Callable[[], None]) -> tuple[Value, ...]:

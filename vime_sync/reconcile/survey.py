@@ -54,19 +54,23 @@ def survey(
         kept_from,
         _refreshed(catalog, local, same),
         anchor_known,
+        frozenset(version for version in refused or {} if catalog.is_refused(version)),
     )
     if rolling_back and local is not None and wanted is not None:
         above = [entry.version for entry in local.lineage if entry.version > wanted and same.get(entry.version)]
         entries.update((version, catalog.entry(version)) for version in above)
     start = local.version if local is not None and not is_new_stream(view) else None
-    top = _load_down_to_ready(catalog, wanted, start, same, entries)
-    version = top
-    while version > 0 and version != start and version in catalog.versions:
-        entries[version] = entry = catalog.entry(version)
-        if isinstance(entry, (SyncError, Checkpoint)):
-            break
-        version -= 1
-    return view
+    top = _load_down_to_ready(catalog, wanted, start, same, entries, below=None)
+    while True:
+        version = top
+        while version > 0 and version != start and version in catalog.versions:
+            entries[version] = entry = catalog.entry(version)
+            if isinstance(entry, (SyncError, Checkpoint)):
+                break
+            version -= 1
+        if wanted is not None or version not in view.refused:
+            return view
+        top = _load_down_to_ready(catalog, wanted, start, same, entries, below=version)
 
 
 def _load_down_to_ready(
@@ -75,11 +79,15 @@ def _load_down_to_ready(
     start: int | None,
     same: dict[int, bool],
     entries: dict[int, Published | SyncError],
+    *,
+    below: int | None,
 ) -> int:
-    """The number to walk down from: the wanted one, or the newest that is ready (or that we hold)."""
+    """The number to walk down from: the wanted one, or the newest below `below` that is ready (or that we hold)."""
     if wanted is not None:
         return wanted
     for version in reversed(catalog.versions):
+        if below is not None and version >= below:
+            continue
         if version == start and same.get(version):
             return version
         entries[version] = entry = catalog.entry(version)

@@ -65,14 +65,18 @@ class Catalog:
         """The version parsed, or why it cannot be used. `version` must be one of `versions`."""
         if version not in self._entries:
             directory = self._directories[version]
-            refusal = self._refused.get(version)
             try:
-                if refusal is not None and refusal.fingerprint == self.fingerprint(version):
-                    raise refusal.error.with_traceback(None)
+                if self.is_refused(version):
+                    raise self._refused[version].error.with_traceback(None)
                 self._entries[version] = read_version(directory, version, self.share, self._reference)
             except SyncError as problem:
                 self._entries[version] = problem
         return self._entries[version]
+
+    def is_refused(self, version: int) -> bool:
+        """Whether it was tried and was no good, and its files have not changed since."""
+        refusal = self._refused.get(version)
+        return refusal is not None and version in self._directories and refusal.fingerprint == self.fingerprint(version)
 
     def fingerprint(self, version: int) -> str | None:
         """The stats of a version's files as one digest, without parsing them; None when they cannot be read."""

@@ -1,0 +1,448 @@
+"""`vime-sync watch` from outside: its options, its exit codes, its log, its HTTP side, its record, its steadiness."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import toolkit
+from tests.daemon_story import any_watch, eventually, running, version_of, watching
+from tests.fake_engine import Fault
+from tests.fake_vllm import FakeVllm
+from tests.fake_webhook import FakeWebhook
+from tests.host import Host, flip_byte
+from tests.test_daemon_loop import spoil
+
+KEY = "top-secret-key"
+MARKS = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (info|warning|error): \S")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host.create(tmp_path, model=toolkit.make_model(seed=3, kib=16))
+
+
+# ---- options and exit codes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--poll-interval", "0"],
+        ["--poll-interval", "nan"],
+        ["--poll-interval", "inf"],
+        ["--poll-interval", "1e300"],
+        ["--engine-interval", "nan"],
+        ["--engine-timeout", "inf", "--engine", "vllm=http://127.0.0.1:1"],
+        ["--version", "newest"],
+        ["--version", "-1"],
+        ["--on-new-stream", "maybe"],
+        ["--pre-read-hook", "nodots"],
+        ["--pre-read-hook", "no_such_module.f"],
+        ["--on-engine-failure", "'"],
+        ["--on-engine-failure", ""],
+        ["--engine", "vllm=nowhere"],
+        ["--engine", "vllm=http://127.0.0.1:1", "--engine", "vllm=http://127.0.0.1:1"],
+        ["--http", "nowhere"],
+        ["--http", "256.0.0.1:99999"],
+        ["--ack-dir", "acks", "--host-name", "a,b"],
+        ["--log-format", "xml"],
+        ["--threads", "-1"],
+        ["--nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2_at_once(host: Host, options: list[str]) -> None:
+    with any_watch(
+        host, "watch", "--local", host.local, "--shared", host.shared, "--base", host.base, *options
+    ) as watch:
+        try:
+            assert watch.process.wait(10) == 2
+        except subprocess.TimeoutExpired:
+            pytest.fail("it runs:\n" + "\n".join(watch.lines))
+        watch.code()
+        assert not watch.told("Traceback")
+        assert watch.told("error"), watch.lines
+    assert not host.local.exists()
+
+
+def test_a_port_in_use_is_wrong_usage(host: Host) -> None:
+    with FakeWebhook() as taken, watching(host, "--http", f"127.0.0.1:{taken.port}") as watch:
+        assert watch.code() == 2
+        assert watch.told("cannot listen")
+
+
+def test_every_option_has_its_twin_in_the_environment(host: Host) -> None:
+    host.publish()
+    host.publish()
+    with FakeWebhook() as hook:
+        environment = {
+            "VIME_SYNC_LOCAL": str(host.local),
+            "VIME_SYNC_SHARED": str(host.shared),
+            "VIME_SYNC_BASE": str(host.base),
+            "VIME_SYNC_VERSION": "1",
+            "VIME_SYNC_POLL_INTERVAL": "0.05",
+            "VIME_SYNC_ENGINE": f"webhook={hook.url}/a webhook={hook.url}/b",
+            "VIME_SYNC_HTTP": "127.0.0.1:0",
+            "VIME_SYNC_ACK_DIR": str(host.root / "acks"),
+            "VIME_SYNC_HOST_NAME": "rollout-7",
+            "VIME_SYNC_LOG_FORMAT": "json",
+        }
+        with any_watch(host, "watch", environment=environment) as watch:
+            eventually(lambda: len(hook.documents) == 2, "both webhooks")
+            assert {(item["version"], item["path"]) for item in hook.documents} == {(1, str(host.local))}
+            eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+            assert [path.name.partition("-")[0] for path in (host.root / "acks").iterdir()] == ["rollout"]
+            assert watch.end() == 0
+            assert all(json.loads(line) for line in watch.lines)
+
+
+def test_share_and_base_are_remembered(host: Host) -> None:
+    host.publish()
+    host.pulled()
+    with any_watch(host, "watch", "--local", host.local, "--poll-interval", "0.05") as watch:
+        host.publish()
+        watch.wait_for_version(2)
+        assert watch.end() == 0
+
+
+def test_without_any_share_it_is_wrong_usage(host: Host) -> None:
+    with any_watch(host, "watch", "--local", host.local, "--base", host.base) as watch:
+        assert watch.code() == 2
+        assert watch.told("--shared")
+
+
+def test_a_directory_of_others_is_23_and_stays_as_it_is(host: Host) -> None:
+    host.local.mkdir()
+    (host.local / "mine.safetensors").write_bytes(b"mine")
+    before = toolkit.snapshot(host.local)
+    with watching(host) as watch:
+        assert watch.code() == 23
+    assert toolkit.snapshot(host.local) == before
+    with watching(host, "--adopt") as watch:
+        watch.wait_for_version(0)
+        assert watch.end() == 0
+
+
+def test_damage_without_a_way_to_heal_is_22(host: Host) -> None:
+    host.publish()
+    host.pulled()
+    flip_byte(host.local, "lm_head.weight")
+    shutil.rmtree(host.base)
+    with watching(host) as watch:
+        code = watch.code()
+        assert code == 22, watch.lines
+        assert toolkit.vime("status", "--local", host.local).document["last_error"]["code"] == 22
+
+
+def test_json_errors_are_the_last_line(host: Host) -> None:
+    host.local.mkdir()
+    (host.local / "mine").write_bytes(b"mine")
+    with watching(host, "--log-format", "json") as watch:
+        assert watch.code() == 23
+        document = json.loads(watch.lines[-1])
+        assert (document["schema"], document["code"]) == ("vime-sync/error/1", 23)
+
+
+# ---- waking up
+
+
+def test_a_rename_on_a_local_filesystem_wakes_it_at_once(host: Host) -> None:
+    """With a poll every hour, only the hint can be why it comes."""
+    with watching(host, poll_interval_s=3600) as watch:
+        watch.wait_for_version(0, durable=True)
+        for version in range(1, 4):
+            host.publish()
+            watch.wait_for_version(version)
+        assert watch.end() == 0
+
+
+def test_our_own_reading_does_not_wake_us(host: Host) -> None:
+    host.publish()
+    with watching(host, poll_interval_s=3600) as watch:
+        watch.wait_for_version(1, durable=True)
+        host.publish()
+        watch.wait_for_version(2, durable=True)
+        eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+        before = watch.metrics()
+        for path in host.shared.rglob("*"):
+            if path.is_file():
+                path.read_bytes()
+        os.utime(toolkit.version_path(host.shared, 1))
+        # USR1 is answered by the loop at its next turn: all hints that came before it are then through.
+        watch.send(signal.SIGUSR1)
+        watch.wait_for_line("at rest")
+        after = watch.metrics()
+        assert after["vime_sync_polls_total"] <= before["vime_sync_polls_total"] + 3
+        assert after["vime_sync_passes_total{result=already_current}"] <= (
+            before["vime_sync_passes_total{result=already_current}"] + 1
+        )
+        assert watch.end() == 0
+
+
+def test_a_share_that_appears_later_is_followed_with_hints(host: Host) -> None:
+    away = host.root / "away"
+    host.shared.rename(away)
+    with watching(host, poll_interval_s=0.5) as watch:
+        watch.wait_for_line("share_unreachable")
+        away.rename(host.shared)
+        watch.wait_for_version(0)
+        host.publish()
+        watch.wait_for_version(1)
+        assert watch.end() == 0
+
+
+def test_hints_follow_a_share_that_is_replaced_goes_and_comes_back(host: Host) -> None:
+    with running(host, poll_interval_s=3600) as daemon:
+        daemon.wait_for_version(0)
+        fresh, old = host.root / "fresh", host.root / "old"
+        fresh.mkdir()
+        host.shared.rename(old)
+        fresh.rename(host.shared)
+        daemon.wake.poke()
+        daemon.wait_for(lambda: len(daemon.looks) > 2, "a look")
+        # From here on nobody pokes.
+        host.publish()
+        daemon.wait_for_version(1)
+        away = host.root / "away"
+        host.shared.rename(away)
+        daemon.wake.poke()
+        daemon.wait_for_error("share_unreachable")
+        away.rename(host.shared)
+        daemon.wake.poke()
+        daemon.wait_for(lambda: daemon.messages("passes go well again"), "all well again")
+        host.publish()
+        daemon.wait_for_version(2)
+
+
+# ---- what it tells
+
+
+def test_healthz_status_and_metrics_of_a_running_process(host: Host) -> None:
+    host.publish()
+    with FakeVllm(host.base) as fake, fake.stopped_load(after_tensors=2) as gate:
+        with watching(host, engines=[f"vllm={fake.url}"]) as watch:
+            gate.wait()
+            status, body = watch.get("/healthz")
+            assert status == 503 and json.loads(body)["reason"]
+            gate.go_on.set()
+            eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+            host.publish()
+            eventually(lambda: json.loads(watch.get("/status")[1])["local_version"] == 2, "version 2 in /status")
+            eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+            document = json.loads(watch.get("/status")[1])
+            assert (document["schema"], document["state"], document["behind"]) == ("vime-sync/status/1", "ready", 0)
+            assert document["latest_version"] == 2
+            (engine,) = document["engines"]
+            assert (engine["url"], engine["state"], engine["version"]) == (fake.url, "at_version", 2)
+            metrics = watch.metrics()
+            assert metrics["vime_sync_local_version"] == metrics["vime_sync_latest_version"] == 2
+            assert metrics["vime_sync_ready"] == 1 and metrics["vime_sync_versions_behind"] == 0
+            assert metrics[f"vime_sync_engine_reload_seconds_count{{engine=127.0.0.1:{fake.port}}}"] == 2
+            assert metrics["vime_sync_passes_total{result=updated}"] == 2
+            assert watch.end() == 0
+
+
+def test_a_bad_version_is_in_the_metrics_and_the_host_stays_healthy(host: Host) -> None:
+    host.publish()
+    with watching(host) as watch:
+        watch.wait_for_version(1)
+        toolkit.rewrite_index(host.publish(), lambda index: index["metadata"].update(version="000009"))
+        eventually(lambda: watch.metrics().get("vime_sync_unusable_versions{id=malformed}") == 1, "the metric")
+        assert watch.get("/healthz")[0] == 200
+        eventually(lambda: json.loads(watch.get("/status")[1])["last_error"], "last_error")
+        assert json.loads(watch.get("/status")[1])["last_error"]["id"] == "malformed"
+        shutil.rmtree(toolkit.version_path(host.shared, 2))
+        eventually(lambda: watch.metrics().get("vime_sync_unusable_versions{id=malformed}") == 0, "the metric")
+        eventually(lambda: json.loads(watch.get("/status")[1])["last_error"] is None, "no error")
+        assert watch.end() == 0
+
+
+def test_last_error_is_set_and_cleared_in_status(host: Host) -> None:
+    host.publish()
+    with watching(host) as watch:
+        watch.wait_for_version(1)
+        away = host.root / "away"
+        host.shared.rename(away)
+
+        def last_error() -> object:
+            found: object = toolkit.vime("status", "--local", host.local).document["last_error"]
+            return found
+
+        error = eventually(last_error, "last_error")
+        assert isinstance(error, dict) and (error["code"], error["id"]) == (10, "share_unreachable")
+        away.rename(host.shared)
+        eventually(lambda: last_error() is None, "last_error cleared")
+        assert watch.end() == 0
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_one_line_for_each_event_and_no_secret(host: Host, log_format: str) -> None:
+    host.publish()
+    environment = {"VIME_SYNC_ENGINE_API_KEY": KEY}
+    with FakeVllm(host.base, api_key=KEY) as fake, FakeWebhook() as hook:
+        fake.faults["/resume"] = Fault(500, {"error": {"message": "two\nlines \x1b[31mred"}}, times=2)
+        engines = [f"vllm={fake.url}", f"webhook={hook.url}/hook?token={KEY}"]
+        options = ("--log-format", log_format, "--on-engine-failure", "true", "--ack-dir", host.root / "acks")
+        with watching(host, *options, engines=engines, environment=environment) as watch:
+            watch.wait_for_line("version 1", "updated")
+            watch.wait_for_line("on-engine-failure", "ended with 0")
+            away = host.root / "away"
+            host.shared.rename(away)
+            watch.wait_for_line("share_unreachable")
+            away.rename(host.shared)
+            watch.wait_for_line("passes go well again")
+            watch.wait_for_polls(20)
+            told = watch.get("/status")[1] + watch.get("/metrics")[1] + watch.get("/healthz")[1]
+            assert watch.end() == 0
+    for line in watch.lines:
+        if log_format == "json":
+            document = json.loads(line)
+            assert {"time", "level", "message"} <= document.keys()
+        else:
+            assert MARKS.match(line), line
+        assert "\x1b" not in line
+    assert len(watch.told("share_unreachable")) == 1, "the same trouble is told once"
+    acks = b"".join(path.read_bytes() for path in (host.root / "acks").iterdir())
+    state = b"".join(path.read_bytes() for path in host.local.rglob("*.json"))
+    assert KEY.encode() not in told + acks + state + "\n".join(watch.lines).encode()
+
+
+def test_quiet_tells_errors_only(host: Host) -> None:
+    with watching(host, "--quiet") as watch:
+        watch.wait_for_version(0, durable=True)
+        assert watch.lines == []
+        host.shared.rename(host.root / "away")
+        watch.wait_for_line("share_unreachable")
+        assert all("error" in line for line in watch.lines)
+        assert watch.end() == 0
+
+
+# ---- its record for trainers
+
+
+def acks_in(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_bytes()) for path in directory.glob("*.json")] if directory.is_dir() else []
+
+
+def test_the_record_is_written_updated_and_withdrawn(host: Host) -> None:
+    acks = host.root / "acks"
+    with FakeVllm(host.base) as fake:
+        options = ("--ack-dir", acks, "--host-name", "gpu-1")
+        with watching(host, *options, engines=[f"vllm={fake.url}"]) as watch:
+            for version in range(3):
+                if version:
+                    host.publish()
+                eventually(
+                    lambda wanted=version: [  # type: ignore[misc]
+                        (ack["host"], ack["version"], ack["durable"], ack["engines"][0]["version"])
+                        for ack in acks_in(acks)
+                    ]
+                    == [("gpu-1", wanted, True, wanted)],
+                    f"the record of version {version}",
+                )
+            waited = toolkit.vime("wait", "--ack-dir", acks, "--version", "2", "--hosts", "gpu-1", "--timeout", "0")
+            assert waited.code == 0, waited.stderr
+            # A fresh disk under the same name, and no way to seed it: nobody may count on this host.
+            host.base.rename(host.root / "no-base")
+            host.shared.rename(host.root / "away")
+            host.local.rename(host.root / "no-local")
+            eventually(lambda: acks_in(acks) == [], "no record")
+
+
+def test_an_ack_directory_out_of_reach_does_not_end_it(host: Host) -> None:
+    host.publish()
+    acks = host.root / "mount" / "acks"
+    with watching(host, "--ack-dir", acks) as watch:
+        watch.wait_for_line("--ack-dir", "is not there")
+        host.publish()
+        watch.wait_for_version(2)
+        assert watch.get("/healthz")[0] == 200
+        acks.parent.mkdir()
+        host.publish()
+        eventually(lambda: [ack["version"] for ack in acks_in(acks)] == [3], "the record")
+        assert len(watch.told("is not there")) == 1
+        assert watch.end() == 0
+
+
+# ---- for weeks
+
+
+def test_memory_threads_and_descriptors_are_flat_over_many_versions(host: Host) -> None:
+    """Versions that change nothing, one after the other, with an engine and a record."""
+    with FakeVllm(host.base) as fake:
+        options = ("--ack-dir", host.root / "acks")
+        with watching(host, *options, engines=[f"vllm={fake.url}"]) as watch:
+
+            def figures() -> tuple[int, int, int]:
+                descriptors = len(list(Path(f"/proc/{watch.process.pid}/fd").iterdir()))
+                found = dict(line.split(":", 1) for line in watch.proc("status").splitlines() if ":" in line)
+                return int(found["VmRSS"].split()[0]), int(found["Threads"]), descriptors
+
+            def versions(first: int, last: int) -> None:
+                for version in range(first, last + 1):
+                    toolkit.publish_delta(host.shared, version, host.models[0], host.models[0])
+                    old = toolkit.version_path(host.shared, version - 20)
+                    if old.exists():
+                        shutil.rmtree(old)
+                told = "\n".join(watch.lines[-5:])
+                eventually(lambda: fake.weight_version == str(last), f"version {last}; said:\n{told}")
+                eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+                watch.wait_for_version(last, durable=True)
+
+            for begin in range(1, 51, 10):
+                versions(begin, begin + 9)
+            before = figures()
+            for begin in range(51, 251, 10):
+                versions(begin, begin + 9)
+            after = figures()
+            assert after[0] - before[0] < 12 << 10, f"{before[0]} kB, then {after[0]} kB"
+            assert after[1] <= before[1] + 2 and after[2] <= before[2] + 3, (before, after)
+            assert version_of(host) == 250
+            assert watch.end() == 0
+
+
+def test_it_leaves_nothing_on_the_share(host: Host) -> None:
+    host.publish()
+    before = {path: path.stat().st_mtime_ns for path in (host.shared, *host.shared.rglob("*"))}
+    with watching(host) as watch:
+        watch.wait_for_version(1, durable=True)
+        watch.wait_for_polls(5)
+        assert watch.end() == 0
+    assert {path: path.stat().st_mtime_ns for path in (host.shared, *host.shared.rglob("*"))} == before
+
+
+def test_a_publisher_that_writes_many_files_does_not_keep_the_engines_busy(host: Host) -> None:
+    """Each file of a version that is being written is a hint; a pass for each, with questions to every engine, is not."""
+    with FakeVllm(host.base) as fake, watching(host, poll_interval_s=1, engines=[f"vllm={fake.url}"]) as watch:
+        eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+        before = len(fake.told("/health"))
+        directory = toolkit.version_path(host.shared, 1)
+        directory.mkdir()
+        for number in range(300):
+            (directory / f"model-{number:05d}-of-00300.safetensors").write_bytes(b"")
+        shutil.rmtree(directory)
+        host.publish()
+        watch.wait_for_version(1)
+        eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
+        assert len(fake.told("/health")) - before < 60
+        assert watch.end() == 0
+
+
+def test_s18_bad_versions_do_not_pile_up(host: Host) -> None:
+    host.publish()
+    with watching(host) as watch:
+        watch.wait_for_version(1)
+        for _ in range(3):
+            spoil(host.publish())
+            watch.wait_for_line("checksum_mismatch")
+            newest = max(host.models)
+            toolkit.publish_delta(host.shared, newest, host.models[newest - 1], host.models[newest])
+            watch.wait_for_version(newest)
+        assert watch.end() == 0
+    host.expect_local(4)
