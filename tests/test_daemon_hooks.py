@@ -13,7 +13,8 @@ from tests.daemon_story import SAFETY_S, eventually, running, settings_for, smal
 from tests.fake_engine import Fault
 from tests.fake_vllm import FakeVllm
 from tests.host import Host
-from vime_sync.daemon.hooks import FailureCommand, PreReadHook, load_function
+from vime_sync.daemon import hooks
+from vime_sync.daemon.hooks import FailureCommand, HookRun, PreReadHook, load_function, parse_command
 from vime_sync.engines.interface import EngineReport, EngineState
 from vime_sync.engines.spec import parse_engine
 from vime_sync.errors import EngineRefused, UsageError
@@ -83,19 +84,49 @@ def test_it_is_called_before_the_look_that_depends_on_it(host: Host) -> None:
 def test_s20_a_slow_hook_is_not_called_in_a_loop(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of the time goes to looking, whatever the hook takes."""
     now = [1000.0]
-    monkeypatch.setattr("vime_sync.daemon.hooks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(hooks.time, "monotonic", lambda: now[0])
     calls = []
 
     def slow(share: str, version: int | None) -> None:
         calls.append(now[0])
         now[0] += 10.0
 
-    hook = PreReadHook(slow)
+    hook = PreReadHook(slow, lambda: None)
+    looks = 0
     for _ in range(1000):
-        hook.run(Path("/share"), None, lambda: None)
+        may_look, _ = hook.turn(Path("/share"), None)
+        looks += may_look
         now[0] += 1.0
+    assert looks == 1000
     assert len(calls) <= 1000 / 90 + 2
     assert all(later - earlier >= 90 for earlier, later in zip(calls, calls[1:], strict=False))
+
+
+def test_one_that_hangs_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the share is looked at without it, that is told once, and no second call is made beside it."""
+    now = [1000.0]
+    monkeypatch.setattr(hooks.time, "monotonic", lambda: now[0])
+    hook = Hook()
+    hook.hangs = True
+    woken = threading.Event()
+    runner = PreReadHook(hook, woken.set)
+    try:
+        assert runner.turn(Path("/share"), 7) == (False, None)
+        assert runner.turn(Path("/share"), 7) == (False, None)
+        now[0] += hooks.PATIENCE_S
+        assert runner.turn(Path("/share"), 7) == (True, HookRun(hooks.PATIENCE_S, is_late=True))
+        assert runner.turn(Path("/share"), 7) == (True, None)
+        assert len(hook.calls) == 1
+    finally:
+        hook.go_on.set()
+    assert woken.wait(SAFETY_S)
+
+    def ended() -> bool:
+        may_look, ran = runner.turn(Path("/share"), 7)
+        return may_look and ran == HookRun(hooks.PATIENCE_S)
+
+    eventually(ended, "its end")
+    assert len(hook.calls) == 1
 
 
 def test_s20_one_call_for_a_pass(host: Host) -> None:
@@ -220,7 +251,7 @@ def test_it_runs_once_with_its_variables_and_without_the_key(
     with FakeVllm(host.base) as fake, FakeVllm(host.base) as other:
         fake.faults["/collective_rpc"] = Fault(500, {"error": {"message": "no room on the card"}})
         with running(
-            host, engines=[f"vllm={fake.url}", f"vllm={other.url}"], on_engine_failure=command
+            host, engines=[f"vllm={fake.url}", f"vllm={other.url}"], on_engine_failure=parse_command(command)
         ) as daemon:
             daemon.wait_for(lambda: daemon.messages("--on-engine-failure for", "ended with 0"), "its end")
             daemon.wait_for_looks(20)
@@ -243,7 +274,7 @@ def test_it_brings_a_failed_engine_back(host: Host, tmp_path: Path) -> None:
     host.publish()
     with FakeVllm(host.base) as fake:
         fault = fake.faults["/collective_rpc"] = Fault(500, {"error": {"message": "broken"}})
-        with running(host, engines=[f"vllm={fake.url}"], on_engine_failure=command) as daemon:
+        with running(host, engines=[f"vllm={fake.url}"], on_engine_failure=parse_command(command)) as daemon:
             daemon.wait_for(lambda: daemon.messages("ended with 0"), "the command's end")
             fault.times = 0
             fake.restart()
@@ -263,7 +294,7 @@ def test_one_that_runs_for_long_does_not_block_the_loop_and_ends_with_it(host: H
     with FakeVllm(host.base) as fake:
         fake.faults["/collective_rpc"] = Fault(500, {"error": {"message": "broken"}}, times=2)
         command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
-        with running(host, engines=[f"vllm={fake.url}"], on_engine_failure=command) as daemon:
+        with running(host, engines=[f"vllm={fake.url}"], on_engine_failure=parse_command(command)) as daemon:
             pid = int(eventually(lambda: pid_file.exists() and pid_file.read_text(), "the command"))
             host.publish()
             daemon.wait_for_version(2)
@@ -292,10 +323,10 @@ def test_new_settings_do_not_end_a_command_that_restarts_an_engine(host: Host, t
         fake.faults["/collective_rpc"] = Fault(500, {"error": {"message": "broken"}})
         command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
         engines = [f"vllm={fake.url}"]
-        with running(host, engines=engines, on_engine_failure=command) as daemon:
+        with running(host, engines=engines, on_engine_failure=parse_command(command)) as daemon:
             eventually(begun.exists, "the command")
             seen = len(daemon.passes)
-            daemon.use(settings_for(host, engines=engines, on_engine_failure=command, poll_interval_s=0.03))
+            daemon.use(settings_for(host, engines=engines, on_engine_failure=parse_command(command), poll_interval_s=0.03))
             daemon.wait_for(lambda: len(daemon.passes) > seen, "a pass with the new settings")
             try:
                 descriptor = os.open(finish, os.O_WRONLY | os.O_NONBLOCK)
@@ -305,24 +336,30 @@ def test_new_settings_do_not_end_a_command_that_restarts_an_engine(host: Host, t
             eventually(done.exists, "its regular end", timeout_s=10)
 
 
-@pytest.mark.parametrize("command", ["/no/such/program", "'", "", "   ", "program \0 with nul"])
-def test_a_command_that_cannot_be_started_is_told_and_harms_nothing(command: str) -> None:
-    """At the latest here; better refused as wrong usage when the settings are read."""
+@pytest.mark.parametrize("command", ["'", "", "   ", "''", "program \0 with nul"])
+def test_a_command_that_is_none_is_wrong_usage(command: str) -> None:
+    with pytest.raises(UsageError):
+        parse_command(command)
+
+
+def started(command: str, environment: dict[str, str] | None = None) -> tuple[FailureCommand, list[tuple[str, str]]]:
+    """What runs for a failure, and what is said about it."""
     said: list[tuple[str, str]] = []
-    try:
-        runner = FailureCommand(command, lambda level, message: said.append((level, message)))
-        runner.run(FAILURE, {})
-    except UsageError:
-        return
+    runner = FailureCommand(lambda level, message: said.append((level, message)))
+    runner.run(parse_command(command), FAILURE, dict(os.environ) if environment is None else environment)
+    return runner, said
+
+
+@pytest.mark.parametrize("command", ["/no/such/program", "/", "/etc/hostname"])
+def test_a_command_that_cannot_be_started_is_told_and_harms_nothing(command: str) -> None:
+    runner, said = started(command)
     assert [level for level, _ in said] == ["error"]
     runner.stop()
 
 
 def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
     command, record = recorder(tmp_path, code=7)
-    said: list[tuple[str, str]] = []
-    runner = FailureCommand(command, lambda level, message: said.append((level, message)))
-    runner.run(FAILURE, {})
+    _, said = started(command, {})
     assert eventually(lambda: list(said), "its end") == [("error", f"--on-engine-failure for {ENGINE} ended with 7")]
     assert runs(record)[0][0]["VIME_SYNC_FAILED_ERROR"] == 'it said no; it\'s "so"\nreally'
 
@@ -332,24 +369,26 @@ def test_for_one_engine_only_one_runs_at_a_time(tmp_path: Path) -> None:
     os.mkfifo(finish)
     script = tmp_path / "script.py"
     script.write_text(f"open({str(record)!r}, 'a').write('x')\nopen({str(finish)!r}).read()\n")
-    said: list[tuple[str, str]] = []
-    runner = FailureCommand(
-        f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}", lambda level, message: said.append((level, message))
-    )
-    runner.run(FAILURE, {})
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
+    runner, said = started(command)
     eventually(lambda: record.exists() and record.read_text(), "the first")
     for _ in range(5):
-        runner.run(FAILURE, {})
+        runner.run(parse_command(command), FAILURE, {})
     with finish.open("w"):
         pass
     eventually(lambda: len(said), "its end")
     assert (record.read_text(), len(said)) == ("x", 1)
 
 
-def test_a_stop_at_once_after_the_start_ends_it_too(tmp_path: Path) -> None:
-    said: list[tuple[str, str]] = []
-    runner = FailureCommand("sleep 3600", lambda level, message: said.append((level, message)))
-    runner.run(FAILURE, {"PATH": os.environ["PATH"]})
+def test_one_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "_COMMAND_TIMEOUT_S", 0.1)
+    runner, said = started("sleep 3600")
+    assert "was ended after" in eventually(lambda: list(said), "its end")[0][1]
+    runner.stop()
+
+
+def test_a_stop_at_once_after_the_start_ends_it_too() -> None:
+    runner, said = started("sleep 3600")
     runner.stop()
     eventually(lambda: list(said), "its end")
     runner.stop()

@@ -11,7 +11,7 @@ from tests.daemon_story import RunningDaemon, running, settings_for, small_host
 from tests.host import Host, flip_byte
 from vime_sync import errors
 from vime_sync.daemon import loop as loop_module
-from vime_sync.daemon import policy
+from vime_sync.daemon import policy, unready
 from vime_sync.errors import SyncError
 from vime_sync.local.lock import hold
 from vime_sync.local.paths import local_paths
@@ -317,7 +317,7 @@ def test_not_ready_and_then_ready(host: Host) -> None:
 
 def stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes are over at the next pass, and passes come often."""
-    monkeypatch.setattr(loop_module, "STALLED_S", 0.3)
+    monkeypatch.setattr(unready, "STALLED_S", 0.3)
     monkeypatch.setattr(policy, "HEARTBEAT_S", 0.1)
     monkeypatch.setattr(policy, "_BACK_OFF_CAP_S", 0.1)
     monkeypatch.setattr(policy, "_BACK_OFF_S", 0.05)

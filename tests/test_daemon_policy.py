@@ -60,13 +60,29 @@ def test_after_a_good_pass_it_rests_until_the_heartbeat(rest_s: float, chance: f
     assert step(rest_s, last, chance=chance, engines_lack=True) is Step.PASS
 
 
-@given(problem=st.sampled_from(LASTING), failures=counts, now_s=moments, chance=chances)
-def test_what_cannot_change_by_itself_is_never_tried_again(
-    problem: SyncError, failures: int, now_s: float, chance: float
+@given(
+    problem=st.sampled_from([*LASTING, errors.WrongBase("w")]),
+    failures=counts,
+    rest_s=st.floats(min_value=0, max_value=HEARTBEAT_S, exclude_max=True),
+    chance=chances,
+)
+def test_what_cannot_change_by_itself_is_not_tried_again_before_the_heartbeat(
+    problem: SyncError, failures: int, rest_s: float, chance: float
 ) -> None:
+    """The heartbeat looks after this host's own bytes; a version that was found bad is passed over by it."""
     last = attempt(problem, failures, 0.0)
+    assert step(rest_s, last, chance=chance) is Step.REST
+    assert step(rest_s, last, chance=chance, engines_lack=True) is Step.SERVE
+    after = Step.REST if isinstance(problem, errors.WrongBase) else Step.PASS
+    assert step(HEARTBEAT_S, last, chance=chance) is after
+
+
+@given(failures=counts, now_s=moments, chance=chances)
+def test_deltas_for_another_base_are_not_applied_again(failures: int, now_s: float, chance: float) -> None:
+    """That is found out only by applying all of them: an hour of it each minute would help nobody."""
+    last = attempt(errors.WrongBase("w"), failures, 0.0)
     assert step(now_s, last, chance=chance) is Step.REST
-    assert step(now_s, last, chance=chance, engines_lack=True) is Step.SERVE
+    assert step(now_s, last, CHANGED[2], chance=chance) is Step.PASS
 
 
 @given(problem=st.sampled_from(PASSING), failures=counts, chance=chances)

@@ -138,8 +138,8 @@ def test_a_host_that_cannot_pull_says_why_and_the_engine_serves_on(hosts: list[H
         (lambda nonce: [{"success": True}], 32),
         (lambda nonce: [{"nonce": nonce + "x", "success": True}], 32),
         (lambda nonce: [{"nonce": nonce, "success": True}, {"nonce": "old", "success": True}], 32),
-        (lambda nonce: [{"nonce": nonce}], 31),
-        (lambda nonce: [{"nonce": nonce, "success": 1}], 31),
+        (lambda nonce: [{"nonce": nonce}] * 2, 31),
+        (lambda nonce: [{"nonce": nonce, "success": 1}] * 2, 31),
         (lambda nonce: [{"nonce": nonce, "success": True}, {"nonce": nonce, "success": False}], 31),
         (lambda nonce: [{"nonce": nonce, "success": True}], 32),  # of two ranks only one has answered
     ],

@@ -198,12 +198,12 @@ def watch(
     with contextlib.ExitStack() as stack:
         stack.callback(wake.close)
         stack.callback(teller.notifier.close)
-        if settings.http is not None:
-            server = stack.enter_context(serve(settings.http, teller.board, teller.metrics))
-            output.event("info", f"http on port {server.port}", {"port": server.port})
         stack.enter_context(on_signal(signal.SIGHUP, rereading.ask))
         stack.enter_context(on_signal(signal.SIGUSR1, ask_progress))
         stop = stack.enter_context(stoppable(wake.poke))
+        if settings.http is not None:
+            server = stack.enter_context(serve(settings.http, teller.board, teller.metrics))
+            output.event("info", f"http on port {server.port}", {"port": server.port})
         output.event("info", f"watching {settings.share or 'the share that LOCAL remembers'} for {settings.paths.root}")
         try:
             Daemon(settings, stop, wake, teller, progress, rereading.take).run()

@@ -29,7 +29,7 @@ def load_function(dotted: str) -> PreReadFunction:
     module_name, _, name = dotted.rpartition(".")
     try:
         function = getattr(importlib.import_module(module_name), name, None) if module_name else None
-    except (Exception, SystemExit) as problem:
+    except BaseException as problem:  # a module may also exit while it is imported
         raise UsageError(
             f"--pre-read-hook {dotted}: importing {module_name} failed: {type(problem).__name__}: {problem}",
             hint="Give module.function, with the module on PYTHONPATH.",
