@@ -113,7 +113,10 @@ class FakeSglang(ModelServer):
     def complete_prompt(self, exchange: Exchange) -> Answer:
         prompt = exchange.call.body["prompt"]
         text, reason = self.answer_prompt(prompt, exchange)
-        return Answer(200, completion(self.served_model_name, prompt, text, reason, None))
+        asked = exchange.call.body.get("logprobs") is not None
+        nan = any(weights.nan for weights in self.all_weights())
+        logprobs = {"token_logprobs": [None if nan else -1.5], "tokens": [text]} if asked else None
+        return Answer(200, completion(self.served_model_name, prompt, text, reason, logprobs))
 
     def generate(self, exchange: Exchange) -> Answer:
         text, reason = self.answer_prompt(exchange.call.body["text"], exchange)

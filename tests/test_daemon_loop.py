@@ -7,35 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests import toolkit
-from tests.daemon_story import RunningDaemon, running, settings_for, small_host
+from tests.daemon_story import no_more_passes, running, small_host, spoil
 from tests.host import Host, flip_byte
 from vime_sync import errors
-from vime_sync.daemon import loop as loop_module
-from vime_sync.daemon import policy, unready
+from vime_sync.daemon import policy
+from vime_sync.daemon.hints import Hints
 from vime_sync.errors import SyncError
 from vime_sync.local.lock import hold
 from vime_sync.local.paths import local_paths
 from vime_sync.plan import Result
+from vime_sync.reconcile import reconcile
 from vime_sync.reconcile.glance import Glance, take_glance
-
-
-def spoil(directory: Path) -> None:
-    """One bit of a published delta: every header still fits, the bytes do not."""
-    shard = next(directory.glob("*.safetensors"))
-    toolkit.rewrite_shard(shard, lambda header, data: data.__setitem__(len(data) - 1, data[-1] ^ 1))
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return small_host(tmp_path)
-
-
-def no_more_passes(daemon: RunningDaemon, looks: int = 30) -> None:
-    """It goes on looking, and finds nothing to do."""
-    daemon.wait_for_looks(2)
-    passes = len(daemon.passes)
-    daemon.wait_for_looks(looks)
-    assert len(daemon.passes) == passes, daemon.passes[passes:]
 
 
 # ---- a glance
@@ -161,11 +148,9 @@ def test_v06_five_versions_at_once_are_one_pass(host: Host) -> None:
     host.expect_local(5)
 
 
-def test_v07_a_version_that_comes_during_a_pass_is_taken_at_once(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_v07_a_version_that_comes_during_a_pass_is_taken_at_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing wakes the loop any more: it looks once more by itself."""
-    real = loop_module.reconcile
+    real = reconcile
 
     def slow(*arguments: object, **named: object) -> object:
         report = real(*arguments, **named)  # type: ignore[arg-type]
@@ -173,8 +158,8 @@ def test_v07_a_version_that_comes_during_a_pass_is_taken_at_once(
             host.publish()
         return report
 
-    monkeypatch.setattr(loop_module, "reconcile", slow)
-    monkeypatch.setattr(loop_module.Hints, "follow", lambda self, share: None)
+    monkeypatch.setattr("vime_sync.daemon.loop.reconcile", slow)
+    monkeypatch.setattr(Hints, "follow", lambda self, share: None)
     host.publish()
     with running(host, poll_interval_s=3600) as daemon:
         daemon.wait_for_version(2)
@@ -214,313 +199,41 @@ def test_local_removed_while_it_runs_is_seeded_again(host: Host) -> None:
     host.expect_local(1)
 
 
-# ---- bad versions
-
-
-def test_a_bad_version_is_tried_once_and_the_old_one_stays(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        spoil(host.publish())
-        problem = daemon.wait_for_error("checksum_mismatch")
-        assert problem.version == 2
-        no_more_passes(daemon)
-        mismatches = [item for item in daemon.errors if item.id == "checksum_mismatch"]
-        assert len(mismatches) == 1, mismatches
-        host.expect_local(1)
-
-
-def test_s18_a_bad_version_that_is_republished_is_taken(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        spoil(host.publish())
-        daemon.wait_for_error("checksum_mismatch")
-        toolkit.publish_delta(host.shared, 2, host.models[1], host.models[2])
-        daemon.wait_for_version(2)
-        daemon.wait_for(lambda: daemon.teller.trouble is None, "no trouble any more")
-        assert daemon.messages("passes go well again") or daemon.messages("version 2", "updated")
-    host.expect_local(2)
-
-
-def test_below_a_bad_version_the_good_ones_are_served(host: Host) -> None:
-    """Three versions wait, the newest is bad: not to be had at all is worse than one below."""
-    for _ in range(2):
-        host.publish()
-    spoil(host.publish())
-    with running(host) as daemon:
-        problem = daemon.wait_for_error("checksum_mismatch")
-        assert problem.version == 3
-        daemon.wait_for_version(2)
-        no_more_passes(daemon)
-        assert daemon.teller.trouble is not None and daemon.teller.trouble.id == "checksum_mismatch"
-    host.expect_local(2)
-
-
-def test_below_a_bad_version_in_the_middle_too(host: Host) -> None:
-    """Deltas above it build on it and are of no use: the one below is the best that can be had."""
-    host.publish()
-    spoil(host.publish())
-    host.publish()
-    with running(host) as daemon:
-        problem = daemon.wait_for_error("checksum_mismatch")
-        assert problem.version == 2
-        daemon.wait_for_version(1)
-        no_more_passes(daemon)
-    host.expect_local(1)
-
-
-def test_a_full_version_above_a_bad_delta_leads_on(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        spoil(host.publish())
-        daemon.wait_for_error("checksum_mismatch")
-        host.publish_full()
-        daemon.wait_for_version(3)
-        no_more_passes(daemon)
-    host.expect_local(3)
-
-
-def test_rot_heals_also_while_the_newest_version_is_bad(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad publication may last for days; this host's own bytes are looked after all the same."""
-    monkeypatch.setattr(policy, "HEARTBEAT_S", 0.2)
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        spoil(host.publish())
-        daemon.wait_for_error("checksum_mismatch")
-        daemon.wait_for_looks(3)
-        flip_byte(host.local, "lm_head.weight")
-        daemon.wait_for(lambda: any(item.tensors_repaired for item in daemon.reports), "a repair")
-    host.expect_local(1)
-
-
-# ---- not ready
-
-
-def test_not_ready_and_then_ready(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        directory = host.publish()
-        index = directory / toolkit.INDEX_NAME
-        content = index.read_bytes()
-        index.unlink()
-        daemon.wait_for_looks(5)
-        no_more_passes(daemon, 10)
-        assert daemon.reports[-1].version in (1, 2)
-        index.write_bytes(content)
-        daemon.wait_for_version(2)
-    host.expect_local(2)
-
-
-def stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten minutes are over at the next pass, and passes come often."""
-    monkeypatch.setattr(unready, "STALLED_S", 0.3)
-    monkeypatch.setattr(policy, "HEARTBEAT_S", 0.1)
-    monkeypatch.setattr(policy, "_BACK_OFF_CAP_S", 0.1)
-    monkeypatch.setattr(policy, "_BACK_OFF_S", 0.05)
-
-
-def test_s04_a_version_that_is_never_finished_is_malformed_in_the_end(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stall(monkeypatch)
-    host.publish()
-    directory = host.publish()
-    shard = next(directory.glob("*.safetensors"))
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-3])
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        assert daemon.wait_for(lambda: daemon.messages("skipped", "not complete"), "not ready first")
-        daemon.wait_for(lambda: daemon.messages("unchanged for"), "malformed in the end")
-        assert daemon.teller.trouble is not None and daemon.teller.trouble.id == "malformed"
-        # Its writer was only slow: it is taken all the same.
-        shard.write_bytes(whole)
-        daemon.wait_for_version(2)
-    host.expect_local(2)
-
-
-def test_s04_where_there_is_nothing_else_it_is_the_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pinned version that is cut: first waited for, then the publisher's fault, and not looked at again."""
-    stall(monkeypatch)
-    shard = next(host.publish().glob("*.safetensors"))
-    shard.write_bytes(shard.read_bytes()[:-3])
-    with running(host, version=1) as daemon:
-        daemon.wait_for_error("not_ready")
-        assert daemon.wait_for_error("malformed").version == 1
-        no_more_passes(daemon)
-
-
-# ---- targets
-
-
-def test_a_pinned_version_stays(host: Host) -> None:
-    for _ in range(2):
-        host.publish()
-    with running(host, version=1) as daemon:
-        daemon.wait_for_version(1)
-        host.publish()
-        daemon.wait_for_looks(5)
-        assert {item.version for item in daemon.reports} == {1}
-        no_more_passes(daemon)
-    host.expect_local(1)
-
-
-def test_pinned_below_is_a_rollback_and_latest_leads_up_again(host: Host) -> None:
-    for _ in range(3):
-        host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(3)
-        daemon.use(settings_for(host, version=1))
-        report = daemon.wait_for_version(1)
-        assert report.result is Result.ROLLED_BACK
-        no_more_passes(daemon)
-        host.expect_local(1)
-        seen = len(daemon.passes)
-        daemon.use(settings_for(host))
-        daemon.wait_for(lambda: [item.version for item in daemon.reports[seen:] if item.version == 3], "up again")
-    host.expect_local(3)
-
-
-def test_a_pinned_version_that_is_still_to_come(host: Host) -> None:
-    host.publish()
-    with running(host, version=2) as daemon:
-        daemon.wait_for_error("version_missing")
-        host.publish()
-        daemon.wait_for_version(2)
-
-
-# ---- a new stream
-
-
-def restart_trainer(host: Host) -> Host:
-    """The stream is emptied and begun again from the base; returns it with what its versions are."""
-    for directory in host.shared.iterdir():
-        shutil.rmtree(directory)
-    fresh = Host(host.root, {0: host.models[0]})
-    fresh.models[1] = toolkit.step(host.models[0], 99)
-    toolkit.publish_delta(host.shared, 1, host.models[0], fresh.models[1])
-    return fresh
-
-
-def test_v02_a_trainer_that_began_anew_is_followed(host: Host) -> None:
-    for _ in range(3):
-        host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(3)
-        fresh = restart_trainer(host)
-        report = daemon.wait_for_version(1)
-        assert report.new_stream
-        no_more_passes(daemon)
-    fresh.expect_local(1)
-
-
-def test_v03_the_same_number_of_another_stream_too(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        fresh = restart_trainer(host)
-        daemon.wait_for(lambda: any(item.new_stream for item in daemon.reports), "the new stream")
-        no_more_passes(daemon)
-    fresh.expect_local(1)
-
-
-def test_on_new_stream_fail_ends_it_and_changes_nothing(host: Host) -> None:
-    for _ in range(2):
-        host.publish()
-    with running(host, refuse_new_stream=True) as daemon:
-        daemon.wait_for_version(2)
-        restart_trainer(host)
-        problem = daemon.ended()
-        assert (problem.code, problem.id) == (13, "new_stream")
-    host.expect_local(2)
-
-
-# ---- the share
-
-
-def test_a_share_that_goes_and_comes_back(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        away = host.root / "away"
-        host.shared.rename(away)
-        daemon.wait_for_error("share_unreachable")
-        daemon.wait_for_looks(5)
-        assert len(daemon.errors) <= 2, "it does not wait between its tries"
-        away.rename(host.shared)
-        host.publish()
-        daemon.wait_for_version(2)
-        assert daemon.messages("passes go well again")
-
-
-def test_s16_an_empty_share_in_its_place_resets_nothing(host: Host) -> None:
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        away = host.root / "away"
-        host.shared.rename(away)
-        host.shared.mkdir()
-        daemon.wait_for_error("share_unreachable")
-        host.expect_local(1)
-        host.shared.rmdir()
-        away.rename(host.shared)
-        daemon.wait_for(lambda: daemon.messages("passes go well again"), "all well again")
-    host.expect_local(1)
-
-
-def test_damage_while_the_share_is_away_does_not_end_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way to heal is only out of reach for now: that is to wait, not to give up for good (22)."""
-    monkeypatch.setattr(policy, "HEARTBEAT_S", 0.2)
-    monkeypatch.setattr(policy, "_BACK_OFF_CAP_S", 0.1)
-    host.publish()
-    with running(host) as daemon:
-        daemon.wait_for_version(1)
-        away = host.root / "away"
-        host.shared.rename(away)
-        daemon.wait_for_error("share_unreachable")
-        flip_byte(host.local, "lm_head.weight")
-        daemon.wait_for(lambda: len(daemon.errors) >= 3, "more tries")
-        away.rename(host.shared)
-        daemon.wait_for(lambda: any(item.tensors_repaired for item in daemon.reports), "a repair")
-    host.expect_local(1)
-
-
 # ---- what ends it
 
 
-@pytest.mark.parametrize(
-    ("spoiled", "code"),
-    [
-        (lambda host: {"share": host.local / "inside"}, 2),
-        (lambda host: (host.local.mkdir(), (host.local / "mine.txt").write_text("mine")) and {}, 23),
-        (lambda host: host.local.write_text("a file") and {}, None),
-    ],
-    ids=["nested", "not-ours", "a-file"],
-)
-def test_what_only_an_operator_can_mend_ends_it(
-    host: Host, spoiled: Callable[[Host], dict[str, object]], code: int | None
-) -> None:
-    with running(host, **spoiled(host)) as daemon:
-        problem = daemon.ended()
-        assert problem.code == code if code is not None else problem.code in (2, 21, 23)
+def test_a_share_inside_local_ends_it(host: Host) -> None:
+    with running(host, share=host.local / "inside") as daemon:
+        assert daemon.ended().code == 2
+
+
+def test_a_directory_of_others_ends_it(host: Host) -> None:
+    host.local.mkdir()
+    (host.local / "mine.txt").write_text("mine")
+    with running(host) as daemon:
+        assert daemon.ended().code == 23
+    assert toolkit.snapshot(host.local) == {"mine.txt": ("file", b"mine")}
+
+
+def test_a_file_in_the_place_of_local_ends_it(host: Host) -> None:
+    host.local.write_text("a file")
+    with running(host) as daemon:
+        assert daemon.ended().code in (2, 21, 23)
+    assert host.local.read_text() == "a file"
 
 
 def test_all_else_is_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in its turn, and the daemon goes on."""
     monkeypatch.setattr(policy, "_BACK_OFF_S", 0.01)
     trouble: list[SyncError] = [errors.LockHeld("l"), errors.NotReady("n"), errors.StreamChanged("s", version=1)]
-    real = loop_module.reconcile
+    real = reconcile
 
     def troubled(*arguments: object, **named: object) -> object:
         if trouble:
             raise trouble.pop()
         return real(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop_module, "reconcile", troubled)
+    monkeypatch.setattr("vime_sync.daemon.loop.reconcile", troubled)
     host.publish()
     with running(host) as daemon:
         daemon.wait_for_version(1)

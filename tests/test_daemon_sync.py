@@ -64,9 +64,7 @@ def wait_durable(daemon: RunningDaemon, host: Host, version: int) -> None:
     assert (state["version"], state["durable"]) == (version, True)
 
 
-def test_a_version_is_served_before_it_is_durable_and_durable_soon(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_is_served_before_it_is_durable_and_durable_soon(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.publish()
     with gated(host, monkeypatch) as gate, running(host) as daemon:
         daemon.wait_for_version(1)
@@ -118,9 +116,7 @@ def test_what_was_committed_meanwhile_is_not_called_durable_by_an_older_sync(
         assert len(gate.synced) >= before + 4, "the two shards of version 1, and then those of version 2"
 
 
-def test_a_sync_whose_files_a_newer_version_removed_is_no_trouble(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sync_whose_files_a_newer_version_removed_is_no_trouble(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full version with other shards came while the old ones were being synced: that they are gone is right."""
     host.publish()
     with gated(host, monkeypatch) as gate, running(host) as daemon:

@@ -71,7 +71,8 @@ Pause = Annotated[
         "--pause-mode",
         envvar="VIME_SYNC_PAUSE_MODE",
         metavar="wait|abort|keep",
-        help="Requests that run at a reload: let them end, end them, or freeze them (their answers mix weights).",
+        help="Requests that run at a reload: let them end (SGLang cannot, and ends them), end them, or freeze them "
+        "(their answers mix weights).",
     ),
 ]
 Probe = Annotated[
