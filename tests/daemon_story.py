@@ -100,12 +100,13 @@ class _CountingMetrics(Metrics):
 
 
 class RunningDaemon:
-    """`passes`: a report or an error for each, in order; `looks`: one entry for each; `said`: level and message."""
+    """`passes`: a report or an error for each, in order; `looks` and `turns` of the loop: one entry for each."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
         self.passes: list[Report | SyncError] = []
         self.looks: list[None] = []
+        self.turns: list[None] = []
         self.said: list[tuple[str, str, dict[str, Any]]] = []
         self.ending: BaseException | None = None
         self.may_end = False
@@ -127,7 +128,9 @@ class RunningDaemon:
             self._changed.notify_all()
 
     def _take(self) -> WatchSettings | None:
+        """Asked for at the beginning of each turn."""
         fresh, self._fresh = self._fresh, None
+        self.record(self.turns, None)
         return fresh
 
     def event(self, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
@@ -152,6 +155,11 @@ class RunningDaemon:
         """Until it has looked at the share so many times more, begun and ended."""
         wanted = len(self.looks) + count + 1
         self.wait_for(lambda: len(self.looks) >= wanted, f"{count} more looks at the share")
+
+    def wait_for_turns(self, count: int) -> None:
+        """As `wait_for_looks`, also where the share is not looked at."""
+        wanted = len(self.turns) + count + 1
+        self.wait_for(lambda: len(self.turns) >= wanted, f"{count} more turns")
 
     def wait_for_version(self, version: int) -> Report:
         """The report of the first pass that ended there."""

@@ -1,17 +1,15 @@
 """`vime-sync watch` from outside: its options, its exit codes, its log, its HTTP side, its record, its steadiness."""
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import toolkit
-from tests.daemon_story import eventually, running, spoil, version_of
+from tests.daemon_story import eventually, spoil, version_of
 from tests.fake_vllm import FakeVllm
 from tests.fake_webhook import FakeWebhook
 from tests.host import Host, flip_byte
@@ -146,77 +144,6 @@ def test_json_errors_are_the_last_line(host: Host) -> None:
         assert watch.code() == 23
         document = json.loads(watch.lines[-1])
         assert (document["schema"], document["code"]) == ("vime-sync/error/1", 23)
-
-
-# ---- waking up
-
-
-def test_a_rename_on_a_local_filesystem_wakes_it_at_once(host: Host) -> None:
-    """With a poll every hour, only the hint can be why it comes."""
-    with watching(host, poll_interval_s=3600) as watch:
-        watch.wait_for_version(0, durable=True)
-        for version in range(1, 4):
-            host.publish()
-            watch.wait_for_version(version)
-        assert watch.end() == 0
-
-
-def test_our_own_reading_does_not_wake_us(host: Host) -> None:
-    host.publish()
-    with watching(host, poll_interval_s=3600) as watch:
-        watch.wait_for_version(1, durable=True)
-        host.publish()
-        watch.wait_for_version(2, durable=True)
-        eventually(lambda: watch.get("/healthz")[0] == 200, "ready")
-        before = watch.metrics()
-        for path in host.shared.rglob("*"):
-            if path.is_file():
-                path.read_bytes()
-        os.utime(toolkit.version_path(host.shared, 1))
-        # USR1 is answered by the loop at its next turn: all hints that came before it are then through.
-        watch.send(signal.SIGUSR1)
-        watch.wait_for_line("at rest")
-        after = watch.metrics()
-        assert after["vime_sync_polls_total"] <= before["vime_sync_polls_total"] + 3
-        assert after["vime_sync_passes_total{result=already_current}"] <= (
-            before["vime_sync_passes_total{result=already_current}"] + 1
-        )
-        assert watch.end() == 0
-
-
-def test_a_share_that_appears_later_is_followed_with_hints(host: Host) -> None:
-    away = host.root / "away"
-    host.shared.rename(away)
-    with watching(host, poll_interval_s=0.5) as watch:
-        watch.wait_for_line("share_unreachable")
-        away.rename(host.shared)
-        watch.wait_for_version(0)
-        host.publish()
-        watch.wait_for_version(1)
-        assert watch.end() == 0
-
-
-def test_hints_follow_a_share_that_is_replaced_goes_and_comes_back(host: Host) -> None:
-    with running(host, poll_interval_s=3600) as daemon:
-        daemon.wait_for_version(0)
-        fresh, old = host.root / "fresh", host.root / "old"
-        fresh.mkdir()
-        host.shared.rename(old)
-        fresh.rename(host.shared)
-        daemon.wake.poke()
-        daemon.wait_for(lambda: len(daemon.looks) > 2, "a look")
-        # From here on nobody pokes.
-        host.publish()
-        daemon.wait_for_version(1)
-        away = host.root / "away"
-        host.shared.rename(away)
-        daemon.wake.poke()
-        daemon.wait_for_error("share_unreachable")
-        away.rename(host.shared)
-        daemon.wake.poke()
-        daemon.wait_for(lambda: daemon.messages("passes go well again"), "all well again")
-        host.publish()
-        daemon.wait_for_version(2)
 
 
 # ---- for weeks

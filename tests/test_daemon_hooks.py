@@ -187,7 +187,7 @@ def test_two_calls_never_run_at_once_also_with_new_settings(host: Host) -> None:
         with running(host, pre_read=hook) as daemon:
             assert hook.called.wait(SAFETY_S)
             daemon.use(settings_for(host, pre_read=hook, version=0))
-            daemon.wake.poke()
+            daemon.wait_for_turns(5)
             hook.go_on.set()
             daemon.wait_for(lambda: len(hook.calls) >= 3, "more calls")
         assert hook.most_running == 1

@@ -225,3 +225,34 @@ def test_h06_a_full_disk_during_a_pass_ends_it_with_21(
     with running(host) as daemon:
         daemon.wait_for_version(2)
     host.expect_local(2)
+
+
+def test_a_file_that_is_gone_and_cannot_be_had_now_makes_no_busy_loop(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sync cannot be whole, and a pass cannot heal while the share is away: both wait, and heal when it is back."""
+    host.publish()
+    with gated(host, monkeypatch) as gate, running(host) as daemon:
+        daemon.wait_for_version(1)
+        assert gate.reached.wait(SAFETY_S)
+        away = host.root / "away"
+        host.shared.rename(away)
+        (host.local / "model-00002-of-00002.safetensors").unlink()
+        daemon.wait_for_error("share_unreachable")
+        gate.opened.set()
+        daemon.wait_for_turns(60)
+        assert len(daemon.errors) < 8, "it does not wait between its tries"
+        away.rename(host.shared)
+        wait_durable(daemon, host, 1)
+    host.expect_local(1)
+
+
+def test_a_config_file_that_is_gone_is_healed_and_synced(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.publish()
+    with gated(host, monkeypatch) as gate, running(host) as daemon:
+        daemon.wait_for_version(1)
+        assert gate.reached.wait(SAFETY_S)
+        (host.local / "tokenizer.json").unlink()
+        gate.opened.set()
+        wait_durable(daemon, host, 1)
+        daemon.wait_for(lambda: (host.local / "tokenizer.json").is_file(), "the file")

@@ -27,7 +27,7 @@ PYTHON_VARIABLE = "VIME_SYNC_VLLM_PYTHON"
 MODEL_NAME = "tiny"
 ANSWER_TOKENS = 16
 CHECKOUT = Path(__file__).resolve().parents[2]
-_REQUEST_S = 120.0
+_REQUEST_S = 60.0
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -68,11 +68,12 @@ def test_a_daemon_pinned_to_an_older_version_rolls_the_engine_back(
 
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
 def test_pull_and_reload_bring_an_engine_along_without_a_daemon(
-    host: TinyHost, engine: Server, truth: Truth, mode: str, monkeypatch: pytest.MonkeyPatch
+    host: TinyHost, engine: Server, truth: Truth, mode: str, tmp_path: Path
 ) -> None:
     assert engine.api_key is not None
-    monkeypatch.setenv("VIME_SYNC_ENGINE_API_KEY", engine.api_key)
-    options = ("--engine", f"vllm={engine.url}", "--pause-mode", mode, "--probe")
+    (tmp_path / "key").write_text(engine.api_key + "\n", encoding="utf-8")
+    options: tuple[str, ...] = ("--engine", f"vllm={engine.url}", "--pause-mode", mode, "--probe")
+    options += ("--engine-api-key-file", str(tmp_path / "key"))
     host.publish()
     before = ask_all(engine)
     document = host.pulled(*options)

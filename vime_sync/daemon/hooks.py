@@ -76,6 +76,10 @@ class PreReadHook:
         self._begun_s = self._rest_until_s = 0.0
         self._is_late = False
 
+    def become(self, function: PreReadFunction) -> None:
+        """Another function from the next call on; one that runs is waited for as before."""
+        self._function = function
+
     def turn(self, share: Path, target: int | None) -> tuple[bool, HookRun | None]:
         """Whether the share may be looked at now, and what there is to tell."""
         now_s = time.monotonic()

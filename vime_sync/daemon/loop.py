@@ -26,6 +26,7 @@ from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, LockHe
 from vime_sync.local.lock import hold
 from vime_sync.materialize.commit import distrust, note_durable
 from vime_sync.materialize.context import Context, StopFlag
+from vime_sync.model import LocalState
 from vime_sync.reconcile import Request, reconcile, serve_local
 from vime_sync.reconcile.glance import Glance, take_glance
 from vime_sync.reconcile.request import load_local
@@ -56,6 +57,8 @@ class Daemon:
         self._last: Attempt | None = None
         self._refused: dict[int, Refusal] = {}
         self._unready = Unready()
+        self._not_whole: LocalState | None = None
+        self._hook: PreReadHook | None = None
         self._follow(settings)
 
     def run(self) -> None:
@@ -77,7 +80,12 @@ class Daemon:
 
     def _follow(self, settings: WatchSettings) -> None:
         self._settings = settings
-        self._hook = None if settings.pre_read is None else PreReadHook(settings.pre_read, self._wake.poke)
+        if settings.pre_read is None:
+            self._hook = None
+        elif self._hook is None:
+            self._hook = PreReadHook(settings.pre_read, self._wake.poke)
+        else:
+            self._hook.become(settings.pre_read)
         self._care = EngineCare(settings, self._teller, self._command, self._wake.poke)
         self._last = None
 
@@ -213,7 +221,7 @@ class Daemon:
 
     def _begin_sync(self) -> None:
         local = self._held().local
-        if local is not None and not local.state.durable:
+        if local is not None and not local.state.durable and local.state != self._not_whole:
             self._sync.begin(self._context(), local.state)
 
     def _settle_sync(self) -> None:
@@ -244,7 +252,7 @@ class Daemon:
         if not is_same:
             return  # another version is committed: it is synced in turn
         if not ended.is_whole:
-            self._last = None  # a file is gone: a pass heals
+            self._not_whole, self._last = ended.state, None  # a file is gone: a pass heals, or says why it cannot
         elif self._last is not None:
             self._last = replace(self._last, glance=replace(self._last.glance, local=self._glance(self._held()).local))
         self._teller.standing(self._settings, self._held(), self._care.reports)
