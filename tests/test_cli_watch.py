@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import toolkit
-from tests.daemon_story import eventually, spoil, version_of
+from tests.daemon_story import SAFETY_S, eventually, spoil, version_of
 from tests.fake_vllm import FakeVllm
 from tests.fake_webhook import FakeWebhook
 from tests.host import Host, flip_byte
@@ -59,7 +59,7 @@ def test_wrong_usage_is_2_at_once(host: Host, options: list[str]) -> None:
         host, "watch", "--local", host.local, "--shared", host.shared, "--base", host.base, *options
     ) as watch:
         try:
-            assert watch.process.wait(10) == 2
+            assert watch.process.wait(SAFETY_S) == 2
         except subprocess.TimeoutExpired:
             pytest.fail("it runs:\n" + "\n".join(watch.lines))
         watch.code()

@@ -194,7 +194,7 @@ def test_local_removed_while_it_runs_is_seeded_again(host: Host) -> None:
     with running(host) as daemon:
         daemon.wait_for_version(1)
         daemon.wait_for(lambda: daemon.teller.board.snapshot.document.get("durable"), "the sync")
-        shutil.rmtree(host.local)
+        host.local.rename(host.root / "removed")
         daemon.wait_for(lambda: len([item for item in daemon.reports if item.seeded_from == 0]) >= 2, "a new seed")
     host.expect_local(1)
 

@@ -128,7 +128,7 @@ def test_v01_an_operators_rollback_stays_while_it_is_pinned(host: Host) -> None:
         with watching(host, "--version", "1", engines=[f"vllm={fake.url}"]) as watch:
             wait_ready(watch, 1)
             assert fake.holds(host.models[1]) and fake.weight_version == "1"
-            assert watch.told("rolled back from version 3")
+            watch.wait_for_line("rolled back from version 3")
             host.publish()
             watch.wait_for_polls(5)
             assert version_of(host) == 1
