@@ -189,18 +189,18 @@ def watch(
     wake = Wake()
     rereading = Rereading(context, settings, output, wake)
     teller = Teller(output, Board(), Metrics(), Notifier.from_environment(os.environ))
-    progress = Progress(teller.notifier, lambda text: output.event("info", text))
-
-    def ask_progress() -> None:
-        progress.asked = True
-        wake.poke()
-
     with contextlib.ExitStack() as stack:
         stack.callback(wake.close)
         stack.callback(teller.notifier.close)
+        stop = stack.enter_context(stoppable(wake.poke))
+        progress = Progress(teller.notifier, lambda text: output.event("info", text), stop)
+
+        def ask_progress() -> None:
+            progress.asked = True
+            wake.poke()
+
         stack.enter_context(on_signal(signal.SIGHUP, rereading.ask))
         stack.enter_context(on_signal(signal.SIGUSR1, ask_progress))
-        stop = stack.enter_context(stoppable(wake.poke))
         if settings.http is not None:
             server = stack.enter_context(serve(settings.http, teller.board, teller.metrics))
             output.event("info", f"http on port {server.port}", {"port": server.port})

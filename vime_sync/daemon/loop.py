@@ -55,6 +55,7 @@ class Daemon:
         self._view = HeldView(settings.paths)
         self._command = FailureCommand(teller.log.event)
         self._last: Attempt | None = None
+        self._chance = 0.5
         self._refused: dict[int, Refusal] = {}
         self._unready = Unready()
         self._not_whole: LocalState | None = None
@@ -104,7 +105,7 @@ class Daemon:
         if self._hook_has_run(held):
             glance = self._glance(held)
             self._teller.metrics.polled()
-            step = next_step(time.monotonic(), glance, self._last, engines_lack=engines_lack, chance=random.random())
+            step = next_step(time.monotonic(), glance, self._last, engines_lack=engines_lack, chance=self._chance)
             if step is Step.PASS:
                 self._pass(glance)
         if step is Step.SERVE:
@@ -164,6 +165,7 @@ class Daemon:
             self._teller.failed(settings, problem)
         failures = 0 if problem is None else 1 if self._last is None else self._last.failures + 1
         # What is known to be bad now is passed over at once: below it there may be a good version.
+        self._chance = random.random()  # drawn once for each wait: the first of many draws would always win
         self._last = None if is_news else Attempt(self._after(glance), problem, failures, time.monotonic())
 
     def _refuse(self, problem: SyncError, glance: Glance) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vime_sync.daemon.notify import Notifier
-from vime_sync.materialize.context import Tally
+from vime_sync.materialize.context import StopFlag, Tally
 
 
 class Progress:
     """Listens to the tally of each pass; `asked` is set by a signal, and answered by whoever works next."""
 
-    def __init__(self, notifier: Notifier, say: Callable[[str], None]) -> None:
+    def __init__(self, notifier: Notifier, say: Callable[[str], None], stop: StopFlag | None = None) -> None:
         self._notifier = notifier
+        self._stop = stop
+        self._told_stop = False
         self._say = say
         self._phase = ""
         self._counted = self._counted_of = self._done_bytes = self._total_bytes = 0
@@ -39,6 +41,11 @@ class Progress:
     def _alive(self) -> None:
         # Only from here: a process whose work stands still must look dead to systemd.
         self._notifier.progress()
+        if self._stop is not None and self._stop.signal_number is not None and not self._told_stop:
+            self._told_stop = True
+            self._say(
+                f"{self._stop.signal_name}: ends at the next safe point ({self.text()}); a second one ends at once"
+            )
         if self.asked:
             self.asked = False
             self._say(self.text())

@@ -56,7 +56,6 @@ class Teller:
     def passed(self, settings: WatchSettings, report: Report) -> None:
         self.metrics.passed(report)
         self.over("pass", f"version {report.version}: passes go well again")
-        self._note_error(settings, None)
         if report.result is Result.ALREADY_CURRENT and not report.tensors_repaired:
             return
         fields = {
@@ -81,15 +80,14 @@ class Teller:
         )
 
     def skipped(self, settings: WatchSettings, problems: Sequence[SyncError]) -> None:
-        """Published versions above the one that is served, which cannot be used."""
+        """Published versions above the one that is served, which cannot be used: told after each good pass."""
         self.metrics.unusable_versions(Counter(problem.id for problem in problems))
         named = {f"version {problem.version}" for problem in problems}
         self._said = {topic: text for topic, text in self._said.items() if topic in named or topic[:8] != "version "}
         for problem in problems:
             self.once(f"version {problem.version}", "warning", f"skipped: {problem.message}", _fields(problem))
         lasting = [problem for problem in problems if not problem.retryable]
-        if lasting:
-            self._note_error(settings, lasting[-1])
+        self._note_error(settings, lasting[-1] if lasting else None)
 
     def failed(self, settings: WatchSettings, problem: SyncError) -> None:
         self.metrics.failed(problem)
