@@ -97,7 +97,7 @@ def test_a_body_that_is_no_object_has_no_fields(body: bytes, document: Any) -> N
     [
         ({"error": {"message": "out of\nmemory", "code": 500}}, "out of memory"),
         ({"error": "Unauthorized"}, "Unauthorized"),
-        ({"error": {"code": 7}}, "{'code': 7}"),
+        ({"error": {"code": 7}}, '{"error":{"code":7}}'),
         ({"detail": "Not Found"}, "Not Found"),
         ({"success": False, "message": "no such path"}, "no such path"),
         (["what"], '["what"]'),

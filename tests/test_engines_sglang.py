@@ -58,7 +58,7 @@ def test_the_steps_of_a_load_and_what_they_say(host: Host, story: Story, tells_v
         assert story.look(fake).lacking
 
 
-@pytest.mark.parametrize(("mode", "said"), [(PauseMode.ABORT, "abort"), (PauseMode.KEEP, "in_place")])
+@pytest.mark.parametrize(("mode", "said"), [(PauseMode.ABORT, "abort"), (PauseMode.KEEP, "retract")])
 def test_the_mode_of_the_pause_is_handed_on(host: Host, mode: PauseMode, said: str) -> None:
     with FakeSglang(host.base) as fake:
         Story(host, replace(QUICK, pause_mode=mode)).serve(fake)

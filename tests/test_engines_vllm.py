@@ -60,7 +60,13 @@ def test_the_steps_of_a_load_and_what_they_say(host: Host, mode: PauseMode) -> N
         assert calls_to(fake, "/update_weight_version") == [({}, {"new_version": "1"})]
         # The version is read back after it was set, and before anybody is served.
         tail = fake.told()[fake.told().index("POST /update_weight_version") :]
-        assert tail == ["POST /update_weight_version", "GET /weight_info", "POST /resume"]
+        assert tail == [
+            "POST /update_weight_version",
+            "GET /weight_info",
+            "GET /is_paused",
+            "POST /resume",
+            "GET /is_paused",
+        ]
 
 
 def test_what_holds_the_bytes_is_left_alone_and_a_forced_load_is_done(host: Host, story: Story) -> None:

@@ -143,7 +143,7 @@ class NewStream(SyncError):
 
 class LockHeld(SyncError):
     code, id, retryable = 20, "lock_held", True
-    hint = "Wait for it (`--wait SECONDS`), or stop that process."
+    hint = "Wait for it (`pull` has `--wait SECONDS`), or stop that process."
 
 
 class LocalIOError(SyncError):

@@ -69,8 +69,11 @@ class Status:
         return self.standing.state == "ready" and not self.behind and not self.view.new_stream
 
 
-def read_status(paths: LocalPaths, share: Path | None) -> Status:
-    """What cannot be told is None. Raises UsageError where LOCAL is a file, OSError where it cannot be read."""
+def read_status(paths: LocalPaths, share: Path | None, view: ShareView | None = None) -> Status:
+    """What cannot be told is None. With `view` the share is not looked at.
+
+    Raises UsageError where LOCAL is a file, OSError where it cannot be read.
+    """
     if paths.root.exists() and not paths.root.is_dir():
         raise UsageError(f"--local {paths.root} is a file, expected a directory or nothing")
     reading = read_state(paths)
@@ -80,7 +83,7 @@ def read_status(paths: LocalPaths, share: Path | None) -> Status:
         share = Path(remembered.share)
     known = [remembered.version if remembered is not None else 0, *(standing.between or ())]
     held = max(version for version in known if version is not None)
-    return Status(standing, reading.state, remembered, share, _look(share, remembered, held))
+    return Status(standing, reading.state, remembered, share, view or _look(share, remembered, held))
 
 
 def _standing(paths: LocalPaths, reading: StateReading) -> Standing:

@@ -38,6 +38,9 @@ _ENVIRONMENT = {
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
+    # One thread each, on any core: several servers share few cores, and vLLM's threads wait by spinning.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "PYTHONUNBUFFERED": "1",
     # For the extension, and for what the stories themselves run in a worker.
     "PYTHONPATH": str(CHECKOUT),
@@ -201,10 +204,6 @@ class Server:
         own = {"TMPDIR": str(self._scratch), "VLLM_CACHE_ROOT": str(self._scratch / "cache")}
         if self._dev_mode:
             own["VLLM_SERVER_DEV_MODE"] = "1"
-        if self._tensor_parallel > 1:
-            own["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(
-                str(rank % (os.cpu_count() or 1)) for rank in range(self._tensor_parallel)
-            )
         return {**inherited, **_ENVIRONMENT, **own, **self._environment}
 
     def log_tail(self, lines: int = 60) -> str:

@@ -147,3 +147,32 @@ def test_e12_after_a_repair_the_engine_is_loaded_again(host: TinyHost, engine: S
         daemon.until_served(1)
         host.expect_local(1)
         assert same(ask_all(engine), truth.of(host.models[1]))
+
+
+def test_an_engine_that_others_paused_is_loaded_and_stays_paused(host: TinyHost, engine: Server, truth: Truth) -> None:
+    host.publish()
+    with Daemon(host, engines=(engine,)) as daemon:
+        daemon.until_served(1)
+        engine.ask("/pause?mode=wait", {})
+        host.publish()
+        daemon.until_status(lambda status: status["engines"][0]["version"] == 2, "the paused engine is not loaded")
+        assert engine.is_paused()  # whoever paused it resumes it
+        engine.ask("/resume", {})
+        daemon.until_served(2)
+        assert same(ask_all(engine), truth.of(host.models[2]))
+
+
+def test_an_engine_that_sleeps_is_left_alone_and_loaded_when_it_wakes(
+    host: TinyHost, engine: Server, truth: Truth
+) -> None:
+    host.publish()
+    with Daemon(host, engines=(engine,)) as daemon:
+        daemon.until_served(1)
+        engine.ask("/sleep?level=1", {})
+        host.publish()
+        daemon.until_status(lambda status: "sleeps" in (status["engines"][0]["error"] or ""), "its sleep is not told")
+        assert engine.weight_version() == "1"
+        assert daemon.get("/healthz")[0] == 503
+        engine.ask("/wake_up", {})
+        daemon.until_served(2)
+        assert same(ask_all(engine), truth.of(host.models[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import os
 import sys
@@ -87,12 +88,16 @@ class Output:
         print(f"  hint: {one_line(problem.hint)}", file=sys.stderr, flush=True)
 
     def event(self, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
-        """One line of a log: with its time, and with --log-format json the fields too."""
+        """One line of a log: with its time, and with --log-format json the fields too.
+
+        One that cannot be written is lost: no full log disk and no reader that went away may end a daemon.
+        """
         if self.quiet and level != "error":
             return
-        if self._log_format == "json":
-            self._say(level, message, fields)
-        else:
+        with contextlib.suppress(OSError, ValueError):
+            if self._log_format == "json":
+                self._say(level, message, fields)
+                return
             # The journal has times of its own.
             now = "" if "JOURNAL_STREAM" in os.environ else f"{_now()} "
             self._print(f"{now}{level}: {one_line(message)}")

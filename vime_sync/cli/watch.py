@@ -38,7 +38,7 @@ from vime_sync.cli.engine_options import (
 )
 from vime_sync.cli.output import Output
 from vime_sync.cli.process import allow_many_files, on_signal, stoppable
-from vime_sync.daemon.board import Board
+from vime_sync.daemon.board import STALE_S, Board
 from vime_sync.daemon.hooks import load_function, parse_command
 from vime_sync.daemon.http import serve
 from vime_sync.daemon.loop import Daemon
@@ -50,7 +50,7 @@ from vime_sync.daemon.telling import Teller
 from vime_sync.daemon.wake import Wake
 from vime_sync.engines.spec import ExtensionUse, PauseMode
 from vime_sync.errors import Interrupted, SyncError, UsageError
-from vime_sync.local.paths import local_paths
+from vime_sync.local.paths import check_aside, local_paths
 from vime_sync.materialize.context import default_threads
 
 _EPILOG = epilog(
@@ -188,12 +188,13 @@ def watch(
     allow_many_files()
     wake = Wake()
     rereading = Rereading(context, settings, output, wake)
-    teller = Teller(output, Board(), Metrics(), Notifier.from_environment(os.environ))
+    board = Board(max(STALE_S, 3 * settings.poll_interval_s))
+    teller = Teller(output, board, Metrics(), Notifier.from_environment(os.environ))
     with contextlib.ExitStack() as stack:
         stack.callback(wake.close)
         stack.callback(teller.notifier.close)
         stop = stack.enter_context(stoppable(wake.poke))
-        progress = Progress(teller.notifier, lambda text: output.event("info", text), stop)
+        progress = Progress(teller.notifier, lambda text: output.event("info", text), stop, teller.board.beat)
 
         def ask_progress() -> None:
             progress.asked = True
@@ -216,6 +217,7 @@ def watch_settings(given: dict[str, Any]) -> WatchSettings:
     """From the parsed options. Raises UsageError."""
     host_name = check_host_name(given["host_name"] or default_host_name()) if given["ack_dir"] is not None else ""
     hook = given["pre_read_hook"]
+    check_aside(given["ack_dir"], {"--local": given["local"], "--shared": given["shared"], "--base": given["base"]})
     return WatchSettings(
         paths=local_paths(given["local"]),
         share=given["shared"],
@@ -266,7 +268,8 @@ class Rereading:
         try:
             settings = self._parse()
         except Exception as problem:  # the option parser's classes are its own; the old settings are good ones
-            reason = problem.message if isinstance(problem, SyncError) else problem
+            told = getattr(problem, "format_message", None)  # the option parser's own errors name the option
+            reason = problem.message if isinstance(problem, SyncError) else told() if told is not None else problem
             self._output.event("error", f"settings were read again, and are not used: {reason}")
             return None
         for name in ("paths", "http"):

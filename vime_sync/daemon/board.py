@@ -6,9 +6,13 @@ Who reads it never waits for a pass, and never makes one do anything.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+# Longer than any step of a pass that moves nothing, and than the longest rest between two turns but for a slow poll.
+STALE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,20 @@ class Snapshot:
 
 
 class Board:
-    """Where the loop puts the last snapshot, and threads that answer requests read it."""
+    """Where the loop puts the last snapshot, and threads that answer requests read it.
 
-    def __init__(self) -> None:
+    What is older than `stale_s` without a beat of the loop, or of the work in it, is no ground for being ready.
+    """
+
+    def __init__(self, stale_s: float = STALE_S) -> None:
         self._guard = threading.Lock()
         self._snapshot = Snapshot()
+        self._stale_s = stale_s
+        self._beaten_s = time.monotonic()
+
+    def beat(self) -> None:
+        """The loop turned, or work went on."""
+        self._beaten_s = time.monotonic()
 
     def put(self, snapshot: Snapshot) -> None:
         with self._guard:
@@ -48,4 +61,9 @@ class Board:
     @property
     def snapshot(self) -> Snapshot:
         with self._guard:
-            return self._snapshot
+            silent_s = time.monotonic() - self._beaten_s
+            if silent_s < self._stale_s or not self._snapshot.is_ready:
+                return self._snapshot
+            engines = tuple(replace(view, is_ready=False) for view in self._snapshot.engines)
+            reason = f"nothing has moved for {silent_s:.0f} s: the share or this host's disk hangs"
+            return replace(self._snapshot, is_ready=False, reason=reason, engines=engines)

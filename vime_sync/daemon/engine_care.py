@@ -15,7 +15,8 @@ from vime_sync.daemon.telling import Teller
 from vime_sync.daemon.view import Held
 from vime_sync.engines.interface import EngineReport
 from vime_sync.engines.spec import API_KEY_VARIABLE
-from vime_sync.errors import EngineNotReady, EngineOutOfStep, EngineRefused, EngineSilent, EngineUncertain
+from vime_sync.errors import EngineNotReady, EngineRefused, EngineUncertain
+from vime_sync.local.records import read_engines
 from vime_sync.model import Weights
 from vime_sync.reconcile.serving import Fleet, Looked, look, make_fleet
 
@@ -57,11 +58,20 @@ class EngineCare:
         self._teller = teller
         self._command = command
         self._wake = wake
-        self.fleet = make_fleet(settings.engines, settings.engine_settings, gives_up=True, on_load=teller.loading)
+        self.fleet = make_fleet(
+            settings.engines, settings.engine_settings, gives_up=True, on_load=teller.loading, on_done=teller.loaded
+        )
         self._looking: _Looking | None = None
         self._next_look_s = 0.0
         self._resting: dict[str, _Rest] = {}
         self._told: tuple[EngineReport, ...] = ()
+        named = {spec.key for spec in settings.engines}
+        for key, memory in read_engines(settings.paths).items():
+            if memory.is_open and key not in named:
+                told = (
+                    f"{key} was left in the middle of a load and is not named any more: it may be paused, POST /resume"
+                )
+                teller.once(f"left {key}", "warning", told)
 
     @property
     def reports(self) -> tuple[EngineReport, ...]:
@@ -102,7 +112,7 @@ class EngineCare:
 
     def _follow_up(self, report: EngineReport) -> None:
         key, problem = report.spec.key, report.error
-        if isinstance(problem, (EngineNotReady, EngineSilent, EngineOutOfStep)):
+        if problem is not None:  # also where a command restarts it: a load that never goes well must not go round
             failures = self._resting[key].failures + 1 if key in self._resting else 1
             self._resting[key] = _Rest(failures, time.monotonic() + grown_s(failures, _BACK_OFF_CAP_S))
         else:

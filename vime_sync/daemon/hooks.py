@@ -122,7 +122,7 @@ class FailureCommand:
         told = {
             "VIME_SYNC_FAILED_ENGINE": str(report.spec),
             "VIME_SYNC_FAILED_URL": report.spec.shown_url,
-            "VIME_SYNC_FAILED_ERROR": report.error.message if report.error is not None else "",
+            "VIME_SYNC_FAILED_ERROR": _plain(report.error.message) if report.error is not None else "",
         }
         with self._guard:
             if engine in self._running:
@@ -152,6 +152,11 @@ class FailureCommand:
         finally:
             with self._guard:
                 self._running.pop(engine, None)
+
+
+def _plain(text: str) -> str:
+    """As an environment can hold it: an engine's words may have anything in them."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def without_secrets(environment: Mapping[str, str], secret: str) -> dict[str, str]:

@@ -6,11 +6,13 @@ Level-triggered: each turn looks at what is there; what woke it does not matter.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from vime_sync.daemon.aside import Aside
 from vime_sync.daemon.engine_care import EngineCare
 from vime_sync.daemon.hints import Hints
 from vime_sync.daemon.hooks import FailureCommand, PreReadHook
@@ -24,6 +26,8 @@ from vime_sync.daemon.view import Held, HeldView
 from vime_sync.daemon.wake import Wake
 from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, LockHeld, NewStream, SyncError
 from vime_sync.local.lock import hold
+from vime_sync.local.paths import check_aside
+from vime_sync.local.records import read_engines
 from vime_sync.materialize.commit import distrust, note_durable
 from vime_sync.materialize.context import Context, StopFlag
 from vime_sync.model import LocalState
@@ -34,6 +38,9 @@ from vime_sync.stream.catalog import Refusal
 
 # Only an operator can mend these: usage, this host's disk, damage without a way to heal, a directory of others.
 _FINAL = frozenset((2, 21, 22, 23))
+# A glance is a matter of milliseconds, but where a server is gone.
+_PATIENCE_S = 1.0
+_LEAST_TURN_S = 0.05
 
 
 class Daemon:
@@ -56,6 +63,7 @@ class Daemon:
         self._command = FailureCommand(teller.log.event)
         self._last: Attempt | None = None
         self._chance = 0.5
+        self._glancing: Aside[Glance] | None = None
         self._refused: dict[int, Refusal] = {}
         self._unready = Unready()
         self._not_whole: LocalState | None = None
@@ -66,10 +74,13 @@ class Daemon:
         """Raises Interrupted, or the SyncError that ends it."""
         self._teller.notifier.ready()  # not after the first pass: a first copy may take an hour
         try:
+            self._begin()
             while True:
                 # One more look at once after work: what came meanwhile may have been noticed by nobody (V7).
-                if not self._turn():
-                    self._wake.wait(self._settings.poll_interval_s)
+                turned_s = time.monotonic()
+                if not self._turn() and self._wake.wait(self._settings.poll_interval_s):
+                    # Whatever is written below the share wakes us, also what is none of ours.
+                    time.sleep(max(0.0, turned_s + _LEAST_TURN_S - time.monotonic()))
         except Interrupted:
             raise
         except SyncError as problem:
@@ -78,6 +89,17 @@ class Daemon:
         finally:
             self._hints.stop()
             self._command.stop()
+            with contextlib.suppress(SyncError):
+                self._teller.ack(self._settings, self._held(), self._care.reports)
+
+    def _begin(self) -> None:
+        """What must not wait for the first pass, which may be long, or for a share that hangs."""
+        held = self._held()
+        check_aside(self._settings.ack_dir, {"the share": held.share, "the base": held.base})
+        self._teller.ack(self._settings, held, ())
+        if held.weights is not None and any(memory.is_open for memory in read_engines(self._settings.paths).values()):
+            self._serve()  # an engine that was left paused is finished now (E7)
+            self._care.tell()
 
     def _follow(self, settings: WatchSettings) -> None:
         self._settings = settings
@@ -99,11 +121,10 @@ class Daemon:
             self._follow(settings)
         self._settle_sync()
         held = self._held()
-        self._hints.follow(self._settings.share or held.share)
         engines_lack = self._care.look(held)
         step = Step.SERVE if engines_lack and self._last is not None else Step.REST
-        if self._hook_has_run(held):
-            glance = self._glance(held)
+        glance = self._seen(held) if self._hook_has_run(held) else None
+        if glance is not None:
             self._teller.metrics.polled()
             step = next_step(time.monotonic(), glance, self._last, engines_lack=engines_lack, chance=self._chance)
             if step is Step.PASS:
@@ -113,8 +134,23 @@ class Daemon:
         has_news = self._care.tell()
         self._begin_sync()
         if step is not Step.REST or has_news:
-            self._teller.standing(self._settings, self._held(), self._care.reports)
+            self._teller.standing(self._settings, self._held(), self._care.reports, look=step is Step.PASS)
         return step is not Step.REST
+
+    def _seen(self, held: Held) -> Glance | None:
+        """A glance, or None while the share hangs: then engines and signals are cared for all the same."""
+        if self._glancing is None:
+            self._glancing = Aside(lambda: self._look_at_share(held), self._wake.poke)
+        if not self._glancing.wait(_PATIENCE_S):
+            self._teller.once("share", "warning", "the share does not answer: waiting for it")
+            return None
+        self._teller.over("share", "the share answers again")
+        glancing, self._glancing = self._glancing, None
+        return glancing.answer
+
+    def _look_at_share(self, held: Held) -> Glance:
+        self._hints.follow(self._settings.share or held.share)
+        return self._glance(held)
 
     def _held(self) -> Held:
         try:

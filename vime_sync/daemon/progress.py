@@ -11,9 +11,16 @@ from vime_sync.materialize.context import StopFlag, Tally
 class Progress:
     """Listens to the tally of each pass; `asked` is set by a signal, and answered by whoever works next."""
 
-    def __init__(self, notifier: Notifier, say: Callable[[str], None], stop: StopFlag | None = None) -> None:
+    def __init__(
+        self,
+        notifier: Notifier,
+        say: Callable[[str], None],
+        stop: StopFlag | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self._notifier = notifier
         self._stop = stop
+        self._beat = beat
         self._told_stop = False
         self._say = say
         self._phase = ""
@@ -41,6 +48,7 @@ class Progress:
     def _alive(self) -> None:
         # Only from here: a process whose work stands still must look dead to systemd.
         self._notifier.progress()
+        self._beat()
         if self._stop is not None and self._stop.signal_number is not None and not self._told_stop:
             self._told_stop = True
             self._say(

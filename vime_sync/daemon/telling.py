@@ -17,13 +17,13 @@ from vime_sync.daemon.metrics import Metrics
 from vime_sync.daemon.notify import Notifier
 from vime_sync.daemon.settings import WatchSettings
 from vime_sync.daemon.view import Held
-from vime_sync.engines.interface import EngineReport
+from vime_sync.engines.interface import EngineReport, EngineState
 from vime_sync.engines.spec import EngineSpec
 from vime_sync.errors import SyncError, to_document
 from vime_sync.local.records import write_last_error
 from vime_sync.plan import Result
 from vime_sync.reconcile import Report
-from vime_sync.status import read_status, status_document
+from vime_sync.status import ShareView, read_status, status_document
 
 
 class Log(Protocol):
@@ -41,6 +41,7 @@ class Teller:
         self._guard = threading.Lock()
         self._said: dict[str, str] = {}
         self.trouble: SyncError | None = None
+        self._view: ShareView | None = None
 
     def once(self, topic: str, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
         """Say it when it is another message than the last one about this; weeks of the same are said once."""
@@ -108,7 +109,10 @@ class Teller:
                 self.once(topic, "error", told, {**fields, **_fields(report.error)})
                 continue
             if report.is_paused:
-                self.once(topic, "warning", f"{report.spec}: paused by others, and left so", fields)
+                told = (
+                    f"{report.spec}: was found paused, not by us as far as is known, and is left so: POST /resume there"
+                )
+                self.once(topic, "warning", told, fields)
             else:
                 self._said.pop(topic, None)
             if report.was_tried:
@@ -117,10 +121,14 @@ class Teller:
                     "info", f"{report.spec}: loaded version {report.version} in {report.seconds:.3f} s", fields
                 )
 
-    def standing(self, settings: WatchSettings, held: Held, reports: Sequence[EngineReport]) -> None:
-        """After a pass: everything that can be asked of the daemon, brought up to date."""
+    def standing(
+        self, settings: WatchSettings, held: Held, reports: Sequence[EngineReport], *, look: bool = False
+    ) -> None:
+        """Everything that can be asked of the daemon, brought up to date; with `look` what the share shows, too."""
         views = tuple(_view(report) for report in reports)
-        found = read_status(settings.paths, settings.share)
+        # Only after a pass: what is told between passes must not wait for a share that hangs.
+        found = read_status(settings.paths, settings.share, None if look else self._view)
+        self._view = found.view
         documents = [
             {"url": view.url, "kind": view.kind, "state": view.state, "version": view.version, "error": view.error}
             for view in views
@@ -131,14 +139,16 @@ class Teller:
         reason = ""
         if state != "ready":
             reason = f"the local checkpoint is {state}: {found.standing.remark or 'see last_error'}"
+        elif settings.version is not None and found.local_version != settings.version:
+            reason = f"pinned to version {settings.version}, and version {found.local_version} is here"
         elif lacking:
-            reason = "; ".join(f"{view.kind}={view.url} is {view.state}" for view in lacking)
+            reason = "; ".join(f"{view.kind}={view.url} is {_words(view)}" for view in lacking)
         snapshot = Snapshot(document, not reason, reason, views)
         self._show(snapshot)
         version = "no version" if found.local_version is None else f"version {found.local_version}"
         behind = f", {found.behind} behind" if found.behind else ""
         self.notifier.status(f"{version}{behind}; {reason or 'ready'}")
-        self._ack(settings, held, views)
+        self.ack(settings, held, reports)
 
     def loading(self, spec: EngineSpec) -> None:
         """An engine is about to be paused: nobody should route requests to it."""
@@ -150,11 +160,20 @@ class Teller:
             )
             self._show(replace(known, is_ready=False, reason=f"{spec} is being loaded", engines=views))
 
+    def loaded(self, report: EngineReport) -> None:
+        """One engine's turn is over, while others may still drain: it is ready as soon as it is."""
+        with self._guard:
+            known = self.board.snapshot
+            mine = _view(report)
+            views = tuple(mine if (view.kind, view.url) == (mine.kind, mine.url) else view for view in known.engines)
+            self._show(replace(known, engines=views))
+
     def _show(self, snapshot: Snapshot) -> None:
         self.board.put(snapshot)
         self.metrics.observe(snapshot)
 
-    def _ack(self, settings: WatchSettings, held: Held, views: Sequence[EngineView]) -> None:
+    def ack(self, settings: WatchSettings, held: Held, reports: Sequence[EngineReport]) -> None:
+        """This host's record: also before the first pass, which may be long, and when the daemon ends."""
         if settings.ack_dir is None:
             return
         try:
@@ -162,7 +181,12 @@ class Teller:
                 # Nothing whole is committed here: a fresh disk under an old name must not go on claiming its version.
                 withdraw_ack(settings.ack_dir, settings.host_name, settings.paths.root)
             else:
-                engines = tuple(AckEngine(view.url, view.state, view.version) for view in views)
+                engines = tuple(
+                    AckEngine(
+                        report.spec.shown_url, "paused" if report.is_paused else report.state.value, report.version
+                    )
+                    for report in reports
+                )
                 ack = make_ack(settings.host_name, settings.paths.root, held.local.state, held.weights.lineage, engines)
                 write_ack(settings.ack_dir, ack)
         except SyncError as problem:
@@ -182,6 +206,12 @@ class Teller:
 def _fields(problem: SyncError) -> dict[str, Any]:
     document = to_document(problem)
     return {"error": {name: document[name] for name in ("code", "id", "hint", "retryable", "version")}}
+
+
+def _words(view: EngineView) -> str:
+    if view.error is None and view.state == EngineState.AT_VERSION.value:
+        return f"at version {view.version}, and paused or of another load"
+    return view.state.replace("_", " ")
 
 
 def _view(report: EngineReport) -> EngineView:

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -35,11 +36,12 @@ class _Late(EngineSilent):
 
 @dataclass(frozen=True)
 class Answer:
-    """Status code and body; `document` is None where the body is no JSON."""
+    """Status code and body; `document` is None where the body is no JSON. `reason` is what it says, for a message."""
 
     status: int
     text: str
     document: Any
+    reason: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -49,15 +51,6 @@ class Answer:
     def fields(self) -> Mapping[str, Any]:
         """The document where it is an object, else nothing."""
         return self.document if isinstance(self.document, dict) else {}
-
-    @property
-    def reason(self) -> str:
-        """What it says, short enough for a message; an error's text where it has one in a known place."""
-        error = self.fields.get("error", self.fields.get("detail", self.fields.get("message")))
-        if isinstance(error, dict):
-            error = error.get("message", error)
-        text = " ".join((self.text if error is None else str(error)).split())
-        return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 class Client:
@@ -133,7 +126,9 @@ class Client:
                     verify=self._settings.ca_file or True,
                 ) as response:
                     text = self._without_key(_read(response, where))
-                    return Answer(response.status_code, text, _parse(text))
+                    document = _parse(text)
+                    reason = self._without_key(_reason(document, text))
+                    return Answer(response.status_code, text, document, reason)
             except requests.exceptions.SSLError as problem:
                 raise EngineUnreachable(
                     f"{where}: {_cause(problem)}",
@@ -160,7 +155,9 @@ class Client:
     def _without_key(self, text: str) -> str:
         """Some servers and proxies repeat what they were sent."""
         key = self._settings.api_key
-        return text.replace(key, "***").replace(json.dumps(key)[1:-1], "***") if key else text
+        for spelling in (key, json.dumps(key)[1:-1], quote(key, safe="")) if key else ():
+            text = text.replace(spelling, "***")
+        return text
 
 
 def _read(response: requests.Response, where: str) -> str:
@@ -177,6 +174,16 @@ def _parse(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _reason(document: Any, text: str) -> str:
+    """An error's text where it has one in a known place, else the body; short enough for a message."""
+    fields = document if isinstance(document, dict) else {}
+    error = fields.get("error", fields.get("detail", fields.get("message")))
+    if isinstance(error, dict):
+        error = error.get("message")
+    told = " ".join((error if isinstance(error, str) else text).split())
+    return told if len(told) <= _MAX_SHOWN else f"{told[:_MAX_SHOWN]}..."
 
 
 def _never_connected(problem: Exception) -> bool:

@@ -11,7 +11,7 @@ from vime_sync.engines.spec import EngineSettings, EngineSpec, PauseMode
 from vime_sync.errors import EngineNotReady, EngineRefused, EngineSilent, EngineUncertain, EngineUnreachable
 
 # WAIT has no name there: the server's own default decides what becomes of running requests (it ends them).
-_MODES = {PauseMode.WAIT: {}, PauseMode.ABORT: {"mode": "abort"}, PauseMode.KEEP: {"mode": "in_place"}}
+_MODES = {PauseMode.WAIT: {}, PauseMode.ABORT: {"mode": "abort"}, PauseMode.KEEP: {"mode": "retract"}}
 _FLUSH_TRIES = 20
 _FLUSH_PAUSE_S = 0.5
 _SHORT_S = 60.0
@@ -42,7 +42,7 @@ class SglangEngine:
             if turn.may_resume:
                 self._continue()
             raise EngineNotReady(f"files in {load.path} changed before {self.spec} could load them")
-        self._flush()
+        self._flush(turn)
         answer = self._client.tell(
             "/update_weights_from_disk", {"model_path": str(load.path), "weight_version": version}
         )
@@ -87,15 +87,19 @@ class SglangEngine:
             hint="Raise --engine-timeout, or let --pause-mode abort end running requests.",
         )
 
-    def _flush(self) -> None:
-        """Refused while requests are still on their way out."""
+    def _flush(self, turn: Turn) -> None:
+        """Refused while requests are still on their way out. Nothing was loaded yet: it can go on with what it has."""
         for tried in range(1, _FLUSH_TRIES + 1):
             answer = self._client.tell("/flush_cache", timeout_s=_SHORT_S)
             if answer.is_success and answer.fields.get("success") is not False:
                 return
             if tried < _FLUSH_TRIES:
                 time.sleep(_FLUSH_PAUSE_S)
-        raise self._refused("/flush_cache", answer)
+        refused = self._refused("/flush_cache", answer)
+        if not turn.may_resume:
+            raise refused
+        self._continue()
+        raise EngineNotReady(f"{refused.message}; it goes on with the weights it has")
 
     def _continue(self) -> None:
         answer = self._client.tell("/continue_generation", {}, timeout_s=_SHORT_S)

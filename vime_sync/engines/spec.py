@@ -15,6 +15,10 @@ from vime_sync.errors import UsageError
 API_KEY_VARIABLE = "VIME_SYNC_ENGINE_API_KEY"
 
 
+_LOOPBACK = {"localhost": "127.0.0.1", "::1": "127.0.0.1"}
+_PORTS = {"http": 80, "https": 443}
+
+
 class EngineKind(str, enum.Enum):
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -61,9 +65,12 @@ class EngineSpec:
 
     @property
     def key(self) -> str:
-        """Names it in records: one for each URL, without the secret."""
-        _, mark, query = self.url.partition("?")
-        return f"{self}?{hashlib.sha256(query.encode()).hexdigest()[:12]}" if mark else str(self)
+        """Names it in records: one for each server, however it is spelled, without the secret."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        place = f"{_LOOPBACK.get(host, host)}:{parts.port or _PORTS[parts.scheme]}"
+        query = f"?{hashlib.sha256(parts.query.encode()).hexdigest()[:12]}" if parts.query else ""
+        return f"{self.kind.value}={parts.scheme}://{place}{parts.path}{query}"
 
     @property
     def address(self) -> str:
@@ -126,8 +133,7 @@ def parse_engines(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
     seen: set[str] = set()
     for spec in specs:
         # One server given twice would be loaded twice at once.
-        parts = urlsplit(spec.url)
-        place = f"{parts.scheme.lower()}://{parts.netloc.lower()}{parts.path}?{parts.query}"
+        place = spec.key.partition("=")[2]
         if place in seen:
             raise UsageError(f"--engine {spec} is given twice")
         seen.add(place)

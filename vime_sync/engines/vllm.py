@@ -6,7 +6,6 @@ The order of a load: pause, load, clear the prefix cache, set the weight version
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from vime_sync.engines.extension import Extension
@@ -26,7 +25,6 @@ from vime_sync.errors import (
 _DEV_MODE_HINT = "Start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment, and keep its port on loopback."
 _PULL_HINT = "Pull again: it hashes them, and heals what is wrong."
 _NOT_FOUND = (404, 405)
-_AWAKE = re.compile(r'^vllm:engine_sleep_state\{[^}]*sleep_state="awake"[^}]*\} (\d+(?:\.\d+)?)', re.MULTILINE)
 _SHORT_S = 60.0
 # Where the class of a worker extension is told by GET /server_info.
 _EXTENSION_KEY = "worker_extension_cls"
@@ -74,6 +72,8 @@ class VllmEngine:
             raise EngineUncertain(f"{load.path} changed while {self.spec} was loading it")
         self._clear_prefix_cache()
         sighting = Sighting(self._tell_version(str(load.weights.version)), turn.leave_paused)
+        if not self._is_paused():  # it restarted meanwhile: a fresh one took what came after the load
+            raise EngineUncertain(f"{self.spec} is not paused any more as it was for the load: it has restarted")
         if not turn.leave_paused:
             self._resume()
             if self._settings.probe or turn.is_in_doubt:
@@ -102,8 +102,8 @@ class VllmEngine:
         if self._client.ask("/is_sleeping").fields.get("is_sleeping") is not True:
             return
         if is_paused:
-            told = _AWAKE.search(self._client.ask("/metrics").text)
-            if (was_left_paused and told is None) or (told is not None and float(told[1]) == 1):
+            told = _is_awake(self._client.ask("/metrics").text)
+            if told or (told is None and was_left_paused):
                 return
         raise EngineNotReady(
             f"{self.spec} sleeps, expected it awake for a load", hint="Wake it: POST /wake_up; it is then loaded."
@@ -124,6 +124,12 @@ class VllmEngine:
         if use is ExtensionUse.AUTO and self._has_extension is None:
             answer = self._client.ask("/server_info?config_format=json", timeout_s=_SHORT_S)
             found = _find(answer.document, _EXTENSION_KEY)
+            if answer.status not in _NOT_FOUND and not (answer.is_success and isinstance(found, str)):
+                raise EngineNotReady(
+                    f"GET {self.spec.shown_url}/server_info answered {answer.status}: {answer.reason[:200]!r}; whether "
+                    "it has our worker extension cannot be told",
+                    hint="Or say so: --vllm-extension always, or never.",
+                )
             self._has_extension = isinstance(found, str) and found.endswith(_EXTENSION_CLASS)
         return (
             Extension(self._client, self._settings, ranks)
@@ -185,7 +191,7 @@ class VllmEngine:
                 )
             raise self._refused("/collective_rpc", answer, f"loading {load.path}: ")
         results = answer.fields.get("results")
-        if not isinstance(results, list) or (ranks is not None and len(results) != ranks):
+        if not isinstance(results, list) or not results or (ranks is not None and len(results) != ranks):
             raise EngineUncertain(
                 f"POST {self.spec.shown_url}/collective_rpc answered {answer.text[:200]!r}, expected "
                 f"a result of each of {ranks or 'its'} ranks"
@@ -214,7 +220,7 @@ class VllmEngine:
 
     def _resume(self) -> None:
         answer = self._client.tell("/resume", timeout_s=_SHORT_S)
-        if not answer.is_success:
+        if not answer.is_success or answer.fields.get("status") != "resumed" or self._is_paused():
             raise EngineUncertain(f"POST {self.spec.shown_url}/resume answered {answer.status}: {answer.reason}")
 
     def _probe(self) -> None:
@@ -228,6 +234,16 @@ class VllmEngine:
         return EngineRefused(
             f"{doing}POST {self.spec.shown_url}{path} answered {answer.status}: {answer.reason or 'nothing'}", hint=hint
         )
+
+
+def _is_awake(metrics: str) -> bool | None:
+    """From the server's metrics: all of its engines; None where they do not tell."""
+    values = [
+        line.rpartition(" ")[2]
+        for line in metrics.splitlines()
+        if line.startswith("vllm:engine_sleep_state{") and 'sleep_state="awake"' in line
+    ]
+    return all(value in ("1", "1.0") for value in values) if values else None
 
 
 def _find(document: Any, key: str) -> Any:

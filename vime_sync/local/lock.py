@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from itertools import takewhile
 from pathlib import Path
 from typing import IO
 
@@ -95,7 +96,8 @@ def describe_holder(paths: LocalPaths) -> str:
     if pid is None:
         return "another process"
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        command = " ".join(takewhile(lambda word: not word.startswith("--"), words)).strip()[:120]
     except OSError:
         command = ""
     if pid != recorded_pid or since is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +102,18 @@ def check_apart(paths: LocalPaths, share: Path | None, base: Path | None) -> Non
                     f"{sentence}, expected two directories apart",
                     hint="Give LOCAL a directory of its own on this host's disk.",
                 )
+
+
+def check_aside(ack_dir: Path | None, others: Mapping[str, Path | None]) -> None:
+    """--ack-dir is written to: it must not be, or lie in, a directory of `others`, by option. Raises UsageError."""
+    for option, other in others.items():
+        if ack_dir is None or other is None:
+            continue
+        if _lies_in(Path(os.path.realpath(ack_dir)), Path(os.path.realpath(other))):
+            raise UsageError(
+                f"--ack-dir {ack_dir} lies in {option} {other}, expected a directory of its own",
+                hint="Give the records a directory beside the share, on a filesystem that the trainer sees too.",
+            )
 
 
 def _lies_in(inner: Path, outer: Path) -> bool:

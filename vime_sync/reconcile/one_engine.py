@@ -139,12 +139,14 @@ def look_at(engine: Engine, book: Book) -> Look:
 class Policy:
     """`gives_up`: a load that failed is not tried again before something changed; `is_forced`: load what holds it too.
 
-    `on_load` is told of each engine right before it is touched, from its thread.
+    `on_load` is told of each engine right before it is touched, `on_done` where it stands after its turn, from its
+    thread: another one may still be draining.
     """
 
     gives_up: bool
     is_forced: bool
     on_load: Callable[[EngineSpec], None]
+    on_done: Callable[[EngineReport], None]
 
 
 def serve_one(
@@ -163,7 +165,8 @@ def serve_one(
     is_needed = found.needs(load.weights, gives_up=policy.gives_up)
     if seen is None or not (is_needed or (policy.is_forced and not found.is_out_of_step)):
         return found.report(load.weights)
-    leave_paused = memory.leave_paused if memory.is_open else seen.is_paused is True
+    # One that others had paused before our open load, and that is not paused now, has restarted since.
+    leave_paused = memory.leave_paused and seen.is_paused is not False if memory.is_open else seen.is_paused is True
     begun = EngineMemory(load.weights, seen.version, True, leave_paused)
 
     touched = threading.Event()
@@ -180,7 +183,7 @@ def serve_one(
         return trouble(refusal)
     turn = Turn(memory.is_open, memory.error is not None, leave_paused, before_pause, is_untouched)
     try:
-        told = bring(engine, load, turn)
+        told = _bring(engine, load, turn)
     except EngineNotReady as problem:
         if spec.kind is not EngineKind.WEBHOOK:  # what stands behind one may have acted, and said no all the same
             book.put(spec, memory)  # it was not touched, or is back at what it had
@@ -202,6 +205,16 @@ def serve_one(
     book.put(spec, held)
     done = Look(engine, held, told).report(load.weights)
     return replace(done, was_tried=True, seconds=time.monotonic() - started)
+
+
+def _bring(engine: Engine, load: Load, turn: Turn) -> Sighting:
+    """As `bring`; what an engine's answer can break in us is that engine's trouble alone (E8)."""
+    try:
+        return bring(engine, load, turn)
+    except (SyncError, OSError):  # OSError: the record of it cannot be written
+        raise
+    except Exception as problem:
+        raise EngineUncertain(f"{engine.spec}: unexpected {type(problem).__name__}: {problem}") from problem
 
 
 def _told(engine: Engine, seen: Sighting) -> str | None:

@@ -92,7 +92,7 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
     for look in range(_LOOKS):
         try:
             local = _follow(context, request, sources, report, local)
-            local = _remember_sources(context, request, local)
+            local = _remember_sources(context, request, sources, report, local)
             remove_stale(context.paths, set(local.table.files))
             if recovered.finished:
                 report.healed(recovered.from_version)
@@ -199,10 +199,19 @@ def _execute(
     return local
 
 
-def _remember_sources(context: Context, request: Request, local: Local) -> Local:
-    """LOCAL remembers its share and base."""
+def _remember_sources(context: Context, request: Request, sources: Sources, report: Report, local: Local) -> Local:
+    """LOCAL remembers its share and base; a base that is none, a mistyped one, takes no other's place."""
     state = local.state
-    remembered = (text(request.share) or state.share, text(request.base) or state.base)
+    base = text(request.base) or state.base
+    if base != state.base:
+        try:
+            sources.base()
+        except UsageError as problem:
+            base = state.base
+            report.warnings.append(
+                f"{problem.message}; it is not remembered, and going back below its anchor needs one"
+            )
+    remembered = (text(request.share) or state.share, base)
     if remembered == (state.share, state.base):
         return local
     state = replace(state, share=remembered[0], base=remembered[1])

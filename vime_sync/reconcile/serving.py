@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vime_sync.engines.driver import make_engine
 from vime_sync.engines.interface import Engine, EngineReport, EngineState, Load
@@ -37,12 +37,16 @@ def _tell_nobody(spec: EngineSpec) -> None:
     """Commands that end with the load have nobody to tell that it began."""
 
 
+def _report_to_nobody(report: EngineReport) -> None:
+    """Nor that one engine's load has ended."""
+
+
 @dataclass
 class Fleet:
     """This host's engines, how they are treated, and where each stood when it was last looked at."""
 
     engines: tuple[Engine, ...] = ()
-    policy: Policy = field(default_factory=lambda: Policy(False, False, _tell_nobody))
+    policy: Policy = field(default_factory=lambda: Policy(False, False, _tell_nobody, _report_to_nobody))
     reports: tuple[EngineReport, ...] = ()
     acquaintance: Acquaintance = field(default_factory=Acquaintance)
 
@@ -54,9 +58,10 @@ def make_fleet(
     gives_up: bool = False,
     is_forced: bool = False,
     on_load: Callable[[EngineSpec], None] = _tell_nobody,
+    on_done: Callable[[EngineReport], None] = _report_to_nobody,
 ) -> Fleet:
     engines = tuple(make_engine(spec, settings) for spec in specs)
-    return Fleet(engines, Policy(gives_up, is_forced, on_load))
+    return Fleet(engines, Policy(gives_up, is_forced, on_load, on_done))
 
 
 def weights_of(local: Local) -> Weights:
@@ -80,7 +85,7 @@ def serve(context: Context, fleet: Fleet) -> None:
         return
     load = Load(weights_of(local), context.paths.root, local.state.share, local.state.base)
     turn = partial(
-        serve_one,
+        _serve_and_tell,
         load=load,
         book=Book(context.paths, fleet.acquaintance),
         policy=fleet.policy,
@@ -92,6 +97,12 @@ def serve(context: Context, fleet: Fleet) -> None:
     fleet.reports = all_at_once(
         [partial(turn, engine) for engine in fleet.engines], lambda: context.tally.beat("reload")
     )
+
+
+def _serve_and_tell(engine: Engine, *, policy: Policy, **turn: Any) -> EngineReport:
+    report = serve_one(engine, policy=policy, **turn)
+    policy.on_done(report)
+    return report
 
 
 def _is_untouched(paths: LocalPaths, state: LocalState) -> bool:
