@@ -12,7 +12,7 @@ from vime_sync.local.intent import ApplyIntent, read_intent, remembered_state
 from vime_sync.local.ownership import holds_ours
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.records import read_engines
-from vime_sync.local.state import StateReading, read_state
+from vime_sync.local.state import StateReading, boot_id, read_state
 from vime_sync.model import EngineMemory, LocalState
 from vime_sync.plan import is_new_stream
 from vime_sync.reconcile.survey import survey
@@ -88,7 +88,7 @@ def read_status(paths: LocalPaths, share: Path | None, view: ShareView | None = 
 
 def _standing(paths: LocalPaths, reading: StateReading) -> Standing:
     if reading.state is not None:
-        return Standing("damaged" if reading.state.damaged else "ready")
+        return _committed(reading.state)
     if reading.peer_version is not None:
         who = f"another receiver left version {reading.peer_version} here"
         return Standing("damaged", None, f"{who}; the next pull hashes it before it believes it")
@@ -99,6 +99,14 @@ def _standing(paths: LocalPaths, reading: StateReading) -> Standing:
     if holds_ours(paths):
         return Standing("damaged", None, f"{paths.state} is gone; the next pull hashes what is here")
     return Standing("absent")
+
+
+def _committed(state: LocalState) -> Standing:
+    if state.damaged:
+        return Standing("damaged")
+    if not state.durable and state.boot_id != boot_id():
+        return Standing("damaged", None, "power was lost before it was on the disk; the next pull hashes it")
+    return Standing("ready")
 
 
 def _between(paths: LocalPaths) -> Standing:

@@ -28,6 +28,8 @@ MODEL_NAME = "tiny"
 ANSWER_TOKENS = 16
 CHECKOUT = Path(__file__).resolve().parents[2]
 _REQUEST_S = 60.0
+# A start takes half a minute of processor time, and several may go on at once on a busy machine.
+_START_S = 420.0
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -132,7 +134,7 @@ class Server:
             assert code is None, f"vLLM ended with {code} before it was up:\n{self.log_tail()}"
             return self.is_healthy()
 
-        until(is_up, lambda: f"vLLM does not come up:\n{self.log_tail()}")
+        until(is_up, lambda: f"vLLM does not come up:\n{self.log_tail()}", _START_S)
 
     def kill(self) -> None:
         """SIGKILL to the server and its children, as the kernel does when memory is short."""

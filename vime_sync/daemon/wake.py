@@ -13,6 +13,8 @@ class Wake:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._reader, select.POLLIN)
 
     def poke(self) -> None:
         with contextlib.suppress(OSError):  # full: it is awake already
@@ -20,7 +22,8 @@ class Wake:
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until poked, at most so long; whether it was poked. Pokes before the call count."""
-        ready, _, _ = select.select([self._reader], [], [], max(0.0, timeout_s))
+        # Not select(): it knows no descriptor above 1023, and a pass may hold thousands of shards open.
+        ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         if ready:
             with contextlib.suppress(BlockingIOError):
                 while self._reader.recv(4096):

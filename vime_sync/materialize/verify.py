@@ -10,6 +10,7 @@ from pathlib import Path
 from vime_sync import fsio
 from vime_sync.format.checksum import new_hasher
 from vime_sync.local.layout import Layout, read_layout
+from vime_sync.local.state import boot_id
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import span_digest
@@ -79,10 +80,17 @@ def file_digest(context: Context, path: Path) -> str:
 
 
 def with_findings(state: LocalState, findings: Findings, files: Collection[str]) -> LocalState:
-    """What was found right is believed by its new stats; what was wrong is marked, and unmarked where it is not."""
+    """What was found right is believed by its new stats; what was wrong is marked, and unmarked where it is not.
+
+    A file with other stats was put there by somebody else, or by a run of ours that was killed before its record:
+    nobody has synced it, so the version is not durable any more (FIELD_GUIDE H3).
+    """
     hashed = {*files, *(name for name, span in findings.layout.spans.items() if span.file in files)}
     damaged = {name for name in state.damaged if name not in hashed}.union(findings.wrong)
-    return replace(state, stats={**state.stats, **findings.stats}, damaged=tuple(sorted(damaged)))
+    stats = {**state.stats, **findings.stats}
+    if state.durable and stats != state.stats:
+        state = replace(state, durable=False, boot_id=boot_id())
+    return replace(state, stats=stats, damaged=tuple(sorted(damaged)))
 
 
 def same_content(context: Context, checkpoint: Checkpoint, table: DigestTable) -> bool:

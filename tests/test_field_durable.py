@@ -1,0 +1,56 @@
+"""FIELD_GUIDE H3: what nobody has synced is not called durable, however right its bytes are now."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import toolkit
+from tests.host import Host
+from vime_sync.local.paths import local_paths
+
+
+def _state(local: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(local_paths(local).state.read_bytes())["vime_sync"]
+    return document
+
+
+def _copy_anew(shard: Path) -> None:
+    """As a run does that renamed a mended file into place and was killed before its record; or an operator's cp."""
+    aside = shard.with_name("copy")
+    shutil.copy(shard, aside)
+    aside.replace(shard)
+
+
+def _touch(shard: Path) -> None:
+    shard.touch()
+
+
+@pytest.mark.parametrize("change", [_copy_anew, _touch])
+def test_h03_a_file_that_was_put_back_is_synced_before_it_is_durable(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    host = Host.create(tmp_path)
+    assert toolkit.pull(host.shared, host.local, base=host.base).code == 0
+    assert _state(host.local)["durable"] is True
+    change(next(iter(sorted(host.local.glob("*.safetensors")))))
+    assert toolkit.vime("verify", "--local", host.local).code == 0
+    assert _state(host.local)["durable"] is False
+    assert toolkit.pull(host.shared, host.local).code == 0
+    assert _state(host.local)["durable"] is True
+
+
+def test_h03_status_does_not_call_ready_what_a_power_loss_made_doubtful(tmp_path: Path) -> None:
+    host = Host.create(tmp_path)
+    assert toolkit.pull(host.shared, host.local, base=host.base).code == 0
+    path = local_paths(host.local).state
+    document = json.loads(path.read_bytes())
+    document["vime_sync"].update(durable=False, boot_id="another boot")
+    path.write_text(json.dumps(document))
+    found = toolkit.vime("status", "--local", host.local, "--check")
+    assert (found.code, found.document["state"]) == (3, "damaged")
+    assert toolkit.pull(host.shared, host.local).code == 0
+    assert toolkit.vime("status", "--local", host.local, "--check").code == 0
