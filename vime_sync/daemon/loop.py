@@ -26,7 +26,6 @@ from vime_sync.daemon.view import Held, HeldView
 from vime_sync.daemon.wake import Wake
 from vime_sync.errors import ChecksumMismatch, Interrupted, LocalIOError, LockHeld, NewStream, SyncError
 from vime_sync.local.lock import hold
-from vime_sync.local.paths import check_aside
 from vime_sync.local.records import read_engines
 from vime_sync.materialize.commit import distrust, note_durable
 from vime_sync.materialize.context import Context, StopFlag
@@ -95,7 +94,6 @@ class Daemon:
     def _begin(self) -> None:
         """What must not wait for the first pass, which may be long, or for a share that hangs."""
         held = self._held()
-        check_aside(self._settings.ack_dir, {"the share": held.share, "the base": held.base})
         self._teller.ack(self._settings, held, ())
         if held.weights is not None and any(memory.is_open for memory in read_engines(self._settings.paths).values()):
             self._serve()  # an engine that was left paused is finished now (E7)
@@ -292,5 +290,7 @@ class Daemon:
         if not ended.is_whole:
             self._not_whole, self._last = ended.state, None  # a file is gone: a pass heals, or says why it cannot
         elif self._last is not None:
-            self._last = replace(self._last, glance=replace(self._last.glance, local=self._glance(self._held()).local))
+            # Without the share: it may hang.
+            now = take_glance(paths, None, None, ended.state.version, None)
+            self._last = replace(self._last, glance=replace(self._last.glance, local=now.local))
         self._teller.standing(self._settings, self._held(), self._care.reports)

@@ -20,6 +20,7 @@ from vime_sync.daemon.view import Held
 from vime_sync.engines.interface import EngineReport, EngineState
 from vime_sync.engines.spec import EngineSpec
 from vime_sync.errors import SyncError, to_document
+from vime_sync.local.paths import check_aside
 from vime_sync.local.records import write_last_error
 from vime_sync.plan import Result
 from vime_sync.reconcile import Report
@@ -173,9 +174,13 @@ class Teller:
         self.metrics.observe(snapshot)
 
     def ack(self, settings: WatchSettings, held: Held, reports: Sequence[EngineReport]) -> None:
-        """This host's record: also before the first pass, which may be long, and when the daemon ends."""
+        """This host's record: also before the first pass, which may be long, and when the daemon ends.
+
+        Raises UsageError where it would lie in the share or base that LOCAL remembers.
+        """
         if settings.ack_dir is None:
             return
+        check_aside(settings.ack_dir, {"the share": held.share, "the base": held.base})
         try:
             if held.local is None or held.weights is None:
                 # Nothing whole is committed here: a fresh disk under an old name must not go on claiming its version.

@@ -182,8 +182,18 @@ def _reason(document: Any, text: str) -> str:
     error = fields.get("error", fields.get("detail", fields.get("message")))
     if isinstance(error, dict):
         error = error.get("message")
-    told = " ".join((error if isinstance(error, str) else text).split())
+    if not isinstance(error, str):
+        error = text if document is None else _spelled_out(document, text)
+    told = " ".join(error.split())
     return told if len(told) <= _MAX_SHOWN else f"{told[:_MAX_SHOWN]}..."
+
+
+def _spelled_out(document: Any, text: str) -> str:
+    """A document again without escapes, behind which a key would not be seen."""
+    try:
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
 
 
 def _never_connected(problem: Exception) -> bool:
