@@ -14,6 +14,7 @@ from tests.fake_vllm import FakeVllm
 from tests.fake_weights import fresh_answer
 from tests.host import Host
 from vime_sync.engines import probe
+from vime_sync.errors import EngineNotReady
 
 KEY = "k1"
 
@@ -103,3 +104,11 @@ def test_an_engine_that_is_left_paused_by_others_is_not_probed(host: Host, story
         fake.generation.pause("wait", clear_cache=True)
         assert outcome(story.serve(fake)[0]) == ("at_version", 1, None)
         assert fake.told("/v1/completions") == [] and is_paused(fake)
+
+
+def test_a_wrong_key_is_found_out_before_the_engine_is_paused(host: Host) -> None:
+    story = Story(host, replace(QUICK, probe=True, api_key="wrong"))
+    with FakeVllm(host.base, api_key="right") as fake:
+        report = story.serve(fake)[0]
+        assert isinstance(report.error, EngineNotReady) and "--engine-api-key-file" in report.error.hint
+        assert posts(fake) == []

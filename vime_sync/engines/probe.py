@@ -7,10 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from vime_sync.engines.http import Client
-from vime_sync.errors import EngineRefused, EngineUncertain
+from vime_sync.errors import EngineNotReady, EngineRefused, EngineUncertain
 
 _PROMPT = "The quick brown fox"
 _TIMEOUT_S = 60.0
+_NO_ACCESS = (401, 403)
+
+
+def check_key(client: Client) -> None:
+    """Before an engine is paused: a wrong key would fail the probe of a load that went well. Raises EngineNotReady."""
+    answer = client.ask("/v1/models")
+    if answer.status in _NO_ACCESS:
+        raise EngineNotReady(
+            f"GET {client.spec.shown_url}/v1/models answered {answer.status}: {answer.reason}; a probe needs its API key",
+            hint="Give the key as VIME_SYNC_ENGINE_API_KEY or with --engine-api-key-file.",
+        )
 
 
 def check_completion(client: Client) -> None:

@@ -6,7 +6,7 @@ import time
 
 from vime_sync.engines.http import Answer, Client
 from vime_sync.engines.interface import Load, Sighting, Turn
-from vime_sync.engines.probe import check_completion
+from vime_sync.engines.probe import check_completion, check_key
 from vime_sync.engines.spec import EngineSettings, EngineSpec, PauseMode
 from vime_sync.errors import EngineNotReady, EngineRefused, EngineSilent, EngineUncertain, EngineUnreachable
 
@@ -36,6 +36,8 @@ class SglangEngine:
 
     def load(self, load: Load, turn: Turn) -> Sighting:
         version = str(load.weights.version)
+        if self._settings.probe or turn.is_in_doubt:
+            check_key(self._client)
         turn.before_pause()
         self._pause(turn)
         if not turn.is_untouched():

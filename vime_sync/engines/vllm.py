@@ -11,7 +11,7 @@ from typing import Any
 from vime_sync.engines.extension import Extension
 from vime_sync.engines.http import Answer, Client
 from vime_sync.engines.interface import Load, Sighting, Turn
-from vime_sync.engines.probe import check_completion
+from vime_sync.engines.probe import check_completion, check_key
 from vime_sync.engines.spec import EngineSettings, EngineSpec, ExtensionUse
 from vime_sync.errors import (
     EngineNotReady,
@@ -61,6 +61,8 @@ class VllmEngine:
             raise EngineNotReady(f"files in {load.path} changed since they were proven", hint=_PULL_HINT)
         if extension is not None:
             extension.spread(load)  # while it goes on serving
+        if self._settings.probe or turn.is_in_doubt:
+            check_key(self._client)
         turn.before_pause()
         self._pause(turn)
         self._check_untouched(load, turn)
