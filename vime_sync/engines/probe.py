@@ -18,8 +18,9 @@ def check_key(client: Client) -> None:
     """Before an engine is paused: a wrong key would fail the probe of a load that went well. Raises EngineNotReady."""
     answer = client.ask("/v1/models")
     if answer.status in _NO_ACCESS:
+        where = f"GET {client.spec.shown_url}/v1/models"
         raise EngineNotReady(
-            f"GET {client.spec.shown_url}/v1/models answered {answer.status}: {answer.reason}; a probe needs its API key",
+            f"{where} answered {answer.status}: {answer.reason}; a probe needs its API key",
             hint="Give the key as VIME_SYNC_ENGINE_API_KEY or with --engine-api-key-file.",
         )
 
