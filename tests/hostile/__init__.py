@@ -1,0 +1,1 @@
+"""Hostile published versions, the program that writes them, and what runs commands over them within limits."""
