@@ -275,11 +275,14 @@ class NotingDisk:
         return removing
 
     def _making(self, original: Callable[..., None]) -> Callable[..., None]:
-        def making(path: Path) -> None:
+        def making(path: Path, *, durable: bool = False) -> None:
+            made = [folder for folder in (*reversed(path.parents), path) if not folder.is_dir()]
             with self._guard:
                 original(path)
                 for folder in (*reversed(path.parents), path):
                     if folder.is_relative_to(self._root) and self._find(folder) is None:
                         self._note((folder, self._new_folder()))
+            for folder in made if durable else ():
+                fsio.sync_names(folder.parent)
 
         return making

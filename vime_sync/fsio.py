@@ -9,11 +9,12 @@ the path. `observer` sees each operation before it is done; fault tests hook in 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat as stat_module
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -120,6 +121,15 @@ class File:
         with _named(self.path):
             os.fsync(self._fd)
 
+    def try_lock(self) -> bool:
+        """Take `flock(LOCK_EX)`, until the file is closed; False while another process has it."""
+        with _named(self.path):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory last. Only EINVAL is forgiven: a filesystem without such a notion."""
@@ -132,6 +142,12 @@ def sync_directory(path: Path) -> None:
             raise OSError(problem.errno, problem.strerror, str(path)) from None
     finally:
         os.close(descriptor)
+
+
+def sync_names(path: Path) -> None:
+    """As `sync_directory`, of a directory that may belong to somebody else: one that may not be listed is let be."""
+    with suppress(PermissionError):
+        sync_directory(path)
 
 
 def forget_cache(path: Path) -> None:
@@ -178,7 +194,8 @@ def unlink(path: Path) -> bool:
     return True
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: Path, *, durable: bool = False) -> None:
+    """Make a directory, and those above it; with `durable` each new name lasts when this returns."""
     if not path.is_dir():
         observer("make_directory", path)
         for folder in (*reversed(path.parents), path):  # outermost first: Path.mkdir(parents=True) recurses
@@ -187,6 +204,8 @@ def make_directory(path: Path) -> None:
                     folder.mkdir(exist_ok=True)
                 except FileExistsError:
                     raise NotADirectoryError(errno.ENOTDIR, f"{folder} is a file", str(path)) from None
+                if durable:
+                    sync_names(folder.parent)
 
 
 def remove_directory_if_empty(path: Path) -> None:

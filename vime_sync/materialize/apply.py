@@ -17,8 +17,8 @@ from vime_sync.errors import ChecksumMismatch, CorruptPayload, Damaged, Malforme
 from vime_sync.format.checksum import new_hasher
 from vime_sync.local.intent import ApplyIntent, TensorWork
 from vime_sync.local.journal import Journal, Side, block_count
-from vime_sync.local.paths import LocalPaths
 from vime_sync.materialize.context import Buffers, Context
+from vime_sync.materialize.local_files import LocalFiles
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, rebuild, span_digest
 from vime_sync.materialize.staging import Staging
@@ -39,28 +39,6 @@ class Feed:
 OpenChain = Callable[[Side], Chain]
 
 
-class LocalFiles:
-    """LOCAL's shards, opened for writing when first needed. Safe to share between threads."""
-
-    def __init__(self, paths: LocalPaths) -> None:
-        self._paths = paths
-        self._files: dict[str, fsio.File] = {}
-        self._guard = threading.Lock()
-
-    def __enter__(self) -> LocalFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def get(self, name: str) -> fsio.File:
-        with self._guard:
-            if name not in self._files:
-                self._files[name] = fsio.File(self._paths.file(name), write=True)
-            return self._files[name]
-
-
 class ApplyJob:
     """One in-place pass. Use as a context manager; `fresh` starts it, else it is taken up where a kill left it."""
 
@@ -79,6 +57,14 @@ class ApplyJob:
         self.rebuilt: set[int] = set()
 
     def __enter__(self) -> ApplyJob:
+        try:
+            self._open()
+        except BaseException:  # nobody calls the exit of what was not entered
+            self.close()
+            raise
+        return self
+
+    def _open(self) -> None:
         paths = self.context.paths
         directory = paths.kept if self.intent.prestaged else paths.staged
         fresh = self._fresh and not self.intent.prestaged
@@ -87,7 +73,6 @@ class ApplyJob:
         self.journal = Journal(paths.journal, counts, fresh=self._fresh)
         self._stack.callback(self.journal.close)
         self.files = self._stack.enter_context(LocalFiles(paths))
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -216,18 +201,28 @@ class ApplyJob:
         digests = rebuild(chain, work.name, file, work.span.offset, buffers, check, checksum=work.checksum)
         self.context.tally.add(read=work.span.size_bytes, written=work.span.size_bytes)
         if digests.published != work.digest:
-            raise Damaged(
+            what = (
                 f"version {self.intent.version}: tensor {work.name!r} was rotten here; rebuilt from "
-                f"{chain.anchor.directory} it comes to {digests.published}, expected {work.digest}",
-                version=self.intent.version,
-                tensors=(work.name,),
+                f"{chain.anchor.directory} it comes to {digests.published}, expected {work.digest}"
             )
+            # The same two digests tell who is at fault: an anchor that leads to the old bytes is the right one.
+            if work.payloads and self._rebuilds_old(work, buffers, check):
+                raise ChecksumMismatch(
+                    f"{what}; the bytes before come out right", version=self.intent.version, tensors=(work.name,)
+                )
+            raise Damaged(what, version=self.intent.version, tensors=(work.name,))
         self.journal.record_found(number, Side.NEW)
         self._note(number, digests.new)
         with self._guard:
             self.rotten.discard(number)
             self.rebuilt.add(number)
         self.context.tally.advance("repair", work.span.size_bytes)
+
+    def _rebuilds_old(self, work: TensorWork, buffers: Buffers, check: Callable[[], None]) -> bool:
+        try:
+            return rebuild(self._open_chain(Side.OLD), work.name, None, 0, buffers, check).new == work.old_digest
+        except SyncError:
+            return False
 
     # ---- back
 

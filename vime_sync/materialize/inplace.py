@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from vime_sync.errors import ChecksumMismatch, Interrupted, NoRoom, StreamChanged, SyncError
+from vime_sync.errors import ChecksumMismatch, Damaged, Interrupted, NoRoom, StreamChanged, SyncError
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, Step
 from vime_sync.local.journal import Side
@@ -51,6 +51,15 @@ def prepare_apply(
     return intent
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What a pass committed, as it was written: nobody has to read it again. `repaired` tensors were rebuilt."""
+
+    state: LocalState
+    table: DigestTable
+    repaired: int
+
+
 def apply_pass(
     context: Context,
     intent: ApplyIntent,
@@ -58,8 +67,8 @@ def apply_pass(
     feed: Feed | None,
     repairs: frozenset[str],
     chain: OpenChain,
-) -> tuple[LocalState, int]:
-    """Apply and commit; returns the new state and how many tensors were repaired.
+) -> Applied:
+    """Apply and commit.
 
     `repairs` are tensors known to be wrong here, to be rebuilt and not transformed. Whatever fails, the old version is
     whole and committed again before the error leaves (but for a signal, and for a disk that does not let us: then the
@@ -72,7 +81,7 @@ def apply_pass(
         return finish(job, table)
 
 
-def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
+def finish(job: ApplyJob, table: DigestTable) -> Applied:
     """Forward and commit, or back and raise."""
     intent = job.intent
     try:
@@ -92,7 +101,7 @@ def finish(job: ApplyJob, table: DigestTable) -> tuple[LocalState, int]:
         raise problem from (failure if problem is not failure else None)
     forward = bool(intent.steps) and not any(step.backward for step in intent.steps)
     clear(job.context.paths, keep=forward and intent.origin_proven)
-    return state, len(job.rebuilt)
+    return Applied(state, new_table, len(job.rebuilt))
 
 
 def undo(job: ApplyJob, failure: Exception) -> Exception:
@@ -131,7 +140,7 @@ def _diagnose(job: ApplyJob, failure: ChecksumMismatch) -> SyncError:
 
 
 def _first_bad_version(job: ApplyJob, number: int) -> int | None:
-    """Replay one tensor from its old bytes, delta by delta, without writing."""
+    """Replay one tensor from its old bytes, delta by delta, without writing. Raises Damaged where those are wrong."""
     intent = job.intent
     work = intent.work[number]
     check: Callable[[], None] = job.context.stop.check
@@ -146,6 +155,8 @@ def _first_bad_version(job: ApplyJob, number: int) -> int | None:
             job.files.get(work.span.file), work.span, steps, step.checksum, buffers, check,
             journal=None, tensor=number, want=Side.NEW,
         )  # fmt: skip
+        if digests.old != work.old_digest:
+            raise Damaged(f"tensor {work.name!r} is rotten here: no replay says anything of what was published")
         if digests.published != payload.digest:
             return step.version
     return None

@@ -7,6 +7,7 @@ local bytes (docs/DESIGN.md). One file of frames and one of old values per delta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -83,12 +84,14 @@ class Staging:
         if fresh:
             fsio.remove_tree(directory)
         fsio.make_directory(directory)
-        self._frames = [self._open(directory / f"{step.version}.frames", fresh) for step in steps]
-        self._old = [self._open(directory / f"{step.version}.old", fresh) for step in steps]
+        with ExitStack() as opened:  # half of them open is none open
 
-    @staticmethod
-    def _open(path: Path, fresh: bool) -> fsio.File:
-        return fsio.File(path, write=True, create=fresh or not path.exists())
+            def open_file(path: Path) -> fsio.File:
+                return opened.enter_context(fsio.File(path, write=True, create=fresh or not path.exists()))
+
+            self._frames = [open_file(directory / f"{step.version}.frames") for step in steps]
+            self._old = [open_file(directory / f"{step.version}.old") for step in steps]
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Staging:
         return self
@@ -96,8 +99,7 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in (*self._frames, *self._old):
-            file.close()
+        self._opened.close()
 
     def stage(self, work: TensorWork, deltas: Sequence[DeltaVersion], files: SourceFiles) -> int:
         """Copy the tensor's payloads here, checking that each is one whole frame; returns how many bytes.

@@ -29,7 +29,7 @@ from vime_sync.materialize.commit import make_durable
 from vime_sync.materialize.context import Context
 from vime_sync.materialize.verify import hash_files, with_findings
 from vime_sync.plan import Plan, Result
-from vime_sync.reconcile.passes import check_local, plan_for, run_pass
+from vime_sync.reconcile.passes import OF_THE_SHARE, check_local, plan_for, run_pass
 from vime_sync.reconcile.request import Report, Request, load_local
 from vime_sync.reconcile.serving import Fleet, serve
 from vime_sync.reconcile.sources import Sources
@@ -46,10 +46,6 @@ __all__ = [
 ]
 
 _RETRY_S = 0.5
-
-
-# After these LOCAL is whole at its old version, and the engines are to hold that.
-_OF_THE_SHARE = frozenset((10, 11, 12, 13))
 
 
 def reconcile(context: Context, request: Request, fleet: Fleet | None = None) -> Report:
@@ -73,9 +69,12 @@ def reconcile(context: Context, request: Request, fleet: Fleet | None = None) ->
         else:
             if not paths.owner.exists():
                 _plan_only(context, request, sources)
-            fsio.make_directory(paths.sync)
+            fsio.make_directory(paths.sync, durable=True)
             with hold(paths, wait_s=request.wait_s, check_stop=context.stop.check):
                 sweep(paths)
+                if not paths.owner.exists():  # a kill may have come between making LOCAL and making its name last
+                    fsio.sync_names(paths.root.parent)
+                    fsio.sync_directory(paths.root)
                 mark(paths)
                 _pass_and_serve(context, request, sources, report, fleet or Fleet())
     except OSError as problem:
@@ -91,7 +90,7 @@ def _pass_and_serve(context: Context, request: Request, sources: Sources, report
     try:
         run_pass(context, request, sources, report)
     except SyncError as problem:
-        if problem.code in _OF_THE_SHARE:
+        if problem.code in OF_THE_SHARE:  # the engines are to hold what LOCAL holds all the same
             serve(context, fleet)
         raise
     if fleet.engines:

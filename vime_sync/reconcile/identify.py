@@ -38,7 +38,7 @@ from vime_sync.materialize.staging import lay_out
 from vime_sync.materialize.verify import file_digest, tensor_digests
 from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, LocalState, ShardFile, Span
 from vime_sync.plan import make_plan
-from vime_sync.reconcile.request import Local, Report, Request, load_local
+from vime_sync.reconcile.request import Local, Report, Request
 from vime_sync.reconcile.seeding import chain_of, files_of_ours, lineage_of, text
 from vime_sync.reconcile.sources import Sources
 from vime_sync.reconcile.stepping import chain_opener
@@ -253,11 +253,9 @@ def _settle(
     intent = ApplyIntent(state, state.lineage, steps, work, boot_id(), origin_proven=False)
     open_chain = chain_opener(sources, state.lineage, state.lineage, files)
     with report.timed("apply"):
-        _, repaired = apply_pass(context, intent, table, Feed(chain.deltas, files), wrong, open_chain)
-    report.tensors_repaired += repaired + len(behind)
-    local = load_local(context.paths)
-    assert local is not None, "it was committed a moment ago"
-    return local
+        applied = apply_pass(context, intent, table, Feed(chain.deltas, files), wrong, open_chain)
+    report.tensors_repaired += applied.repaired + len(behind)
+    return Local(applied.state, applied.table)
 
 
 def _shard_digest(shard: ShardFile) -> FileDigest:

@@ -23,7 +23,7 @@ from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, rebuild
 from vime_sync.materialize.verify import file_digest
 from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, FileStat
-from vime_sync.reconcile.request import Local, Report, load_local
+from vime_sync.reconcile.request import Local, Report
 from vime_sync.reconcile.seeding import lineage_of
 
 # No real file has these: what is not in place yet is found so by its stats, and mended.
@@ -69,11 +69,9 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
     )
     intent = ApplyIntent(origin, lineage_of(chain), (), work, boot_id(), forward_only=True)
     names = frozenset(item.name for item in work)
-    apply_pass(context, intent, table, None, names, lambda side: chain)
+    applied = apply_pass(context, intent, table, None, names, lambda side: chain)
     report.tensors_changed = len(work)
-    committed = load_local(context.paths)
-    assert committed is not None, "it was written a moment ago"
-    return committed
+    return Local(applied.state, applied.table)
 
 
 def _hash_source(context: Context, chain: Chain) -> tuple[dict[str, str], dict[str, str]]:

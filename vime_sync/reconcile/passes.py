@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync.errors import Damaged, LineageGap, NewStream, NoRoom, ShareUnreachable, StreamChanged, UsageError
+from vime_sync.errors import (
+    Damaged,
+    Interrupted,
+    LineageGap,
+    NewStream,
+    NoRoom,
+    ShareUnreachable,
+    StreamChanged,
+    SyncError,
+    UsageError,
+)
 from vime_sync.local.intent import read_kept
 from vime_sync.local.layout import read_layout, touched_files
 from vime_sync.local.ownership import holds_ours, remove_stale
@@ -23,6 +33,9 @@ from vime_sync.reconcile.sources import Sources
 from vime_sync.reconcile.stepping import step_back, step_forward
 from vime_sync.reconcile.survey import survey
 from vime_sync.stream.payloads import SourceFiles
+
+# Failures after which LOCAL is whole at its old version: it is the share's or the publisher's move.
+OF_THE_SHARE = frozenset((10, 11, 12, 13))
 
 # A share that changes under every look is in trouble of its own.
 _LOOKS = 4
@@ -89,19 +102,49 @@ def run_pass(context: Context, request: Request, sources: Sources, report: Repor
     report.tensors_repaired += recovered.repaired
     report.tensors_changed += recovered.tensors_changed
     local = check_local(context, report, load_local(context.paths))
+    try:
+        local = _follow_steadily(context, request, sources, report, local)
+    except SyncError as problem:
+        if problem.code in OF_THE_SHARE:
+            _heal_where_it_is(context, sources, report)
+        raise
+    local = _remember_sources(context, request, sources, report, local)
+    remove_stale(context.paths, set(local.table.files))
+    if recovered.finished:
+        report.healed(recovered.from_version)
+
+
+def _follow_steadily(
+    context: Context, request: Request, sources: Sources, report: Report, local: Local | None
+) -> Local:
+    """Follow the share; where it changed under the look, look again."""
     for look in range(_LOOKS):
         try:
-            local = _follow(context, request, sources, report, local)
-            local = _remember_sources(context, request, sources, report, local)
-            remove_stale(context.paths, set(local.table.files))
-            if recovered.finished:
-                report.healed(recovered.from_version)
-            return
+            return _follow(context, request, sources, report, local)
         except StreamChanged:
             if look == _LOOKS - 1:
                 raise
         sources.look_again()
         local = load_local(context.paths)
+    raise AssertionError("the last look returns or raises")
+
+
+def _heal_where_it_is(context: Context, sources: Sources, report: Report) -> None:
+    """What is rotten here is mended also where the share leads nowhere: the old version is whole all the same (H5).
+
+    A share that cannot mend it either changes nothing: the marks stay, and the error that is told is the first one.
+    """
+    local = load_local(context.paths)
+    if local is None:
+        return
+    try:
+        local = mend_files(context, sources, report, local)
+        if local.state.damaged:
+            step_forward(context, sources, report, local, PlannedPass(None, ()))
+    except Interrupted:
+        raise
+    except SyncError:
+        return
 
 
 def check_local(context: Context, report: Report, local: Local | None) -> Local | None:

@@ -99,7 +99,7 @@ def _recover_apply(
             commit_back(job, job.back())
             return Recovered()
         try:
-            repaired = finish(job, table)[1]
+            repaired = finish(job, table).repaired
             changed = sum(bool(work.payloads) for work in intent.work)
             return Recovered(repaired, True, intent.origin.version, changed)
         except (Interrupted, LocalIOError):

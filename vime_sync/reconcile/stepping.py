@@ -38,10 +38,10 @@ def step_forward(context: Context, sources: Sources, report: Report, local: Loca
         repairs = frozenset(local.state.damaged)
         intent = prepare_apply(context, local.state, local.table, spans, deltas, repairs, files)
         chain = chain_opener(sources, local.state.lineage, intent.lineage, files)
-        state, repaired = apply_pass(context, intent, local.table, Feed(deltas, files), repairs, chain)
-    report.tensors_repaired += repaired
+        applied = apply_pass(context, intent, local.table, Feed(deltas, files), repairs, chain)
+    report.tensors_repaired += applied.repaired
     report.tensors_changed += len({name for delta in deltas for name in delta.payloads})
-    return _committed(context, state)
+    return Local(applied.state, applied.table)
 
 
 def step_back(context: Context, sources: Sources, report: Report, local: Local, planned: PlannedPass) -> Local:
@@ -53,16 +53,10 @@ def step_back(context: Context, sources: Sources, report: Report, local: Local, 
         else:
             intent, feed = _intent_by_kept(context, local, planned.back_to), None
         chain = chain_opener(sources, local.state.lineage, intent.lineage, files)
-        state, repaired = apply_pass(context, intent, local.table, feed, frozenset(local.state.damaged), chain)
-    report.tensors_repaired += repaired
+        applied = apply_pass(context, intent, local.table, feed, frozenset(local.state.damaged), chain)
+    report.tensors_repaired += applied.repaired
     report.tensors_changed += len(intent.work)
-    return _committed(context, state)
-
-
-def _committed(context: Context, state: LocalState) -> Local:
-    table = read_table(context.paths, state.table_name)
-    assert table is not None, "it was written a moment ago"
-    return Local(state, table)
+    return Local(applied.state, applied.table)
 
 
 def _intent_by_kept(context: Context, local: Local, target: int) -> ApplyIntent:

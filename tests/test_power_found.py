@@ -1,5 +1,9 @@
 """What the power-loss model found, each told as the shortest story that shows it."""
 
+import contextlib
+import errno
+import gc
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +13,7 @@ from tests import toolkit
 from tests.disk_model import DiskModel, Loss
 from tests.host import Host, expect_error, flip_byte
 from tests.kill_jobs import expect_settled, models, spoil_digest
-from tests.kill_points import PULL_THREADS, Matching, kill, no_disk_waits, reboot
+from tests.kill_points import PULL_THREADS, Matching, kill, no_disk_waits, observing, reboot
 from tests.kill_power import bring_undurable
 
 
@@ -115,3 +119,32 @@ def test_h03_what_a_power_loss_may_have_touched_is_not_called_ready(
 
     host.pulled()
     expect_settled(host, 2)
+
+
+def _open_files(below: Path) -> list[str]:
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists them
+            links.append(str(descriptor.readlink()))
+    return sorted(link for link in links if link.startswith(f"{below}/"))
+
+
+@pytest.mark.parametrize("name", ["1.frames", "2.frames", "1.old", "2.old", "journal"])
+def test_h06_a_job_that_cannot_be_begun_leaves_no_descriptors_open(name: str, tmp_path: Path) -> None:
+    """A daemon tries again and again."""
+    host = _create(tmp_path)
+    host.pulled(version=0)
+    gc.disable()  # a frame of the traceback would else be found and closed in time
+    try:
+
+        def full(operation: str, path: Path) -> None:
+            if operation == "create" and path.name == name:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        with observing(full):
+            expect_error(host.pull(), 21, "local_io")
+        assert _open_files(host.local) == []
+    finally:
+        gc.enable()
+    host.pulled()
+    host.expect_local(2)
