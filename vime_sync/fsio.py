@@ -99,9 +99,14 @@ class File:
         return bytes(buffer)
 
     def read_up_to(self, size_bytes: int, offset: int) -> bytes:
-        """At most `size_bytes`; fewer only at the end of the file."""
+        """At most `size_bytes`; fewer only at the end of the file. One read may give less before it (FUSE, NFS)."""
+        pieces = []
         with _named(self.path):
-            return os.pread(self._fd, size_bytes, offset)
+            while size_bytes and (piece := os.pread(self._fd, size_bytes, offset)):
+                pieces.append(piece)
+                offset += len(piece)
+                size_bytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def write_at(self, view: memoryview, offset: int) -> None:
         observer("write", self.path)

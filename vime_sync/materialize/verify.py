@@ -14,7 +14,7 @@ from vime_sync.local.state import boot_id
 from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import span_digest
-from vime_sync.model import Checkpoint, ChecksumFormat, DigestTable, FileStat, LocalState
+from vime_sync.model import AuxiliaryFile, Checkpoint, ChecksumFormat, DigestTable, FileStat, LocalState
 from vime_sync.stream.payloads import SourceFiles
 
 
@@ -76,6 +76,18 @@ def file_digest(context: Context, path: Path) -> str:
             context.stop.check()
             hasher.update(piece)
             offset += len(piece)
+    return hasher.hexdigest()
+
+
+def source_digest(context: Context, files: SourceFiles, file: AuxiliaryFile, version: int) -> str:
+    """As `file_digest`, of a file that is not ours. Raises StreamChanged, ShareUnreachable."""
+    hasher = new_hasher(ChecksumFormat.XXH3_128)
+    buffer = bytearray(1 << 20)
+    for start in range(0, file.stat.size_bytes, len(buffer)):
+        context.stop.check()
+        piece = memoryview(buffer)[: min(len(buffer), file.stat.size_bytes - start)]
+        files.read_into(piece, file.path, file.stat, start, version)
+        hasher.update(piece)
     return hasher.hexdigest()
 
 

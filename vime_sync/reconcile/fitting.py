@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vime_sync.errors import EngineNotReady, UsageError, name_some
+from vime_sync.errors import EngineNotReady, ShareUnreachable, UsageError, name_some
 from vime_sync.local.layout import read_layout
 from vime_sync.materialize.context import Context
 from vime_sync.model import VersionKind
@@ -27,7 +27,7 @@ def misfit(context: Context, local: Local) -> EngineNotReady | None:
         return None
     try:
         base = Sources(None, Path(state.base)).base()
-    except UsageError:
+    except (UsageError, ShareUnreachable):
         return None
     before = {name: shape for name, (_, shape) in base.signature().items()}
     now = {name: shape for name, (_, shape) in read_layout(context.paths, local.table).signature.items()}

@@ -35,7 +35,7 @@ from vime_sync.materialize.install import place
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, rebuild
 from vime_sync.materialize.staging import lay_out
-from vime_sync.materialize.verify import file_digest, tensor_digests
+from vime_sync.materialize.verify import file_digest, source_digest, tensor_digests
 from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, LocalState, ShardFile, Span
 from vime_sync.plan import make_plan
 from vime_sync.reconcile.request import Local, Report, Request
@@ -272,7 +272,7 @@ def _replace_other_files(context: Context, chain: Chain, right: set[str], replac
     only = set(chain.anchor.shards) - right
     digests: dict[str, FileDigest] = {}
     for name, file in chain.anchor.auxiliary.items():
-        digest = file_digest(context, file.path)
+        digest = source_digest(context, chain.files, file, chain.anchor.version)
         digests[name] = FileDigest(file.stat.size_bytes, digest, False)
         local = context.paths.file(name)
         if not local.is_file() or local.is_symlink() or file_digest(context, local) != digest:

@@ -21,10 +21,11 @@ from vime_sync.materialize.context import Buffers, Context
 from vime_sync.materialize.inplace import apply_pass
 from vime_sync.materialize.pool import run
 from vime_sync.materialize.rebuild import Chain, rebuild
-from vime_sync.materialize.verify import file_digest
+from vime_sync.materialize.verify import source_digest
 from vime_sync.model import ChecksumFormat, DigestTable, FileDigest, FileStat
 from vime_sync.reconcile.request import Local, Report
 from vime_sync.reconcile.seeding import lineage_of
+from vime_sync.reconcile.stepping import whole_spans
 
 # No real file has these: what is not in place yet is found so by its stats, and mended.
 _NOT_YET = FileStat(-1, 0, 0, 0)
@@ -61,7 +62,7 @@ def overwrite(context: Context, report: Report, chain: Chain, local: Local) -> L
         damaged=tuple(sorted({*local.state.damaged, *(name for name, stat in stats.items() if stat == _NOT_YET)})),
         anchor_table_name=write_table(context.paths, anchor_table),
     )
-    spans = read_layout(context.paths, local.table).spans
+    spans = whole_spans(context, local)
     work = tuple(
         TensorWork(name, spans[name], local.table.tensors[name], ChecksumFormat.XXH3_128, digest, ())
         for name, digest in target.items()
@@ -97,7 +98,7 @@ def _files(context: Context, chain: Chain, local: Local) -> dict[str, FileDigest
     """LOCAL keeps its shards and their index; the other files are to be the new version's."""
     kept = {name: file for name, file in local.table.files.items() if file.is_shard or name == INDEX_NAME}
     others = {
-        name: FileDigest(file.stat.size_bytes, file_digest(context, file.path), False)
+        name: FileDigest(file.stat.size_bytes, source_digest(context, chain.files, file, chain.anchor.version), False)
         for name, file in chain.anchor.auxiliary.items()
         if name != INDEX_NAME
     }

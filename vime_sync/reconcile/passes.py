@@ -49,7 +49,7 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
     elif request.base is not None:
         try:
             reference = sources.base().signature()
-        except UsageError:
+        except (UsageError, ShareUnreachable):
             reference = None
     state = local.state if local is not None else None
     base_entry = None
@@ -87,7 +87,7 @@ def _base_now(context: Context, sources: Sources, state: LocalState) -> LineageE
     known = state.lineage[0]
     try:
         base = sources.base()
-    except UsageError:
+    except (UsageError, ShareUnreachable):
         return known
     if base.fingerprint == known.fingerprint:
         return known
@@ -249,7 +249,7 @@ def _remember_sources(context: Context, request: Request, sources: Sources, repo
     if base != state.base:
         try:
             sources.base()
-        except UsageError as problem:
+        except (UsageError, ShareUnreachable) as problem:
             base = state.base
             report.warnings.append(
                 f"{problem.message}; it is not remembered, and going back below its anchor needs one"

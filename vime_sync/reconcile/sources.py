@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,18 @@ from vime_sync.stream.catalog import Catalog
 from vime_sync.stream.payloads import SourceFiles, check_payloads
 
 _MAX_NAME = 255
+# What is named is no checkpoint, or not ours to read; anything else is its storage's trouble, and passes.
+_NO_CHECKPOINT = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ELOOP,
+    errno.ENXIO,
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+)
 
 
 class Sources:
@@ -31,7 +44,7 @@ class Sources:
         self._base = None
 
     def base(self) -> Checkpoint:
-        """Raises UsageError when there is none, or it is no checkpoint."""
+        """Raises UsageError when there is none, or it is no checkpoint; ShareUnreachable where its storage fails."""
         if self._base_path is None:
             raise UsageError("the base (version 0) is needed, and no --base is given")
         if self._base is None:
@@ -39,6 +52,8 @@ class Sources:
             try:
                 self._base = read_checkpoint(directory, 0, VersionKind.BASE)
             except (FormatError, OSError) as problem:
+                if isinstance(problem, OSError) and problem.errno not in _NO_CHECKPOINT:
+                    raise ShareUnreachable(f"reading the base in {directory}: {problem.strerror}", version=0) from None
                 raise UsageError(
                     f"--base {directory} cannot be read as a checkpoint: {problem}",
                     hint="Point --base at a directory with config, *.safetensors and their index.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_sync.errors import StreamChanged
+from vime_sync.errors import LocalIOError, StreamChanged
 from vime_sync.local.intent import ApplyIntent, TensorWork, read_kept
 from vime_sync.local.journal import Side
 from vime_sync.local.layout import read_layout
@@ -30,11 +30,22 @@ def chain_opener(sources: Sources, origin: Lineage, target: Lineage, files: Sour
     return open_chain
 
 
+def whole_spans(context: Context, local: Local) -> dict[str, Span]:
+    """Where each tensor lies. Raises LocalIOError where a shard that was whole a moment ago is not any more."""
+    layout = read_layout(context.paths, local.table)
+    if layout.broken:
+        raise LocalIOError(
+            f"reading {context.paths.file(layout.broken[0])}: its header or its size is another one than a moment ago",
+            hint="See to the storage of LOCAL and to who else writes there; the next pull mends the file.",
+        )
+    return layout.spans
+
+
 def step_forward(context: Context, sources: Sources, report: Report, local: Local, planned: PlannedPass) -> Local:
     """Fold the planned deltas over the local tensors; damaged ones are rebuilt on the way."""
     with report.timed("apply"), SourceFiles() as files:
         deltas = [delta_of(sources, version) for version in planned.deltas]
-        spans = read_layout(context.paths, local.table).spans
+        spans = whole_spans(context, local)
         repairs = frozenset(local.state.damaged)
         intent = prepare_apply(context, local.state, local.table, spans, deltas, repairs, files)
         chain = chain_opener(sources, local.state.lineage, intent.lineage, files)
@@ -77,7 +88,7 @@ def _intent_by_kept(context: Context, local: Local, target: int) -> ApplyIntent:
             wanted = (ChecksumFormat.XXH3_128, item.old_digest)
         work.append(TensorWork(item.name, item.span, local.table.tensors[item.name], *wanted, tuple(reversed(undone))))
     named = {item.name for item in work}
-    spans = read_layout(context.paths, local.table).spans
+    spans = whole_spans(context, local)
     work += [_proof(name, local.table, spans[name]) for name in local.state.damaged if name not in named]
     lineage = tuple(entry for entry in local.state.lineage if entry.version <= target)
     return ApplyIntent(local.state, lineage, steps, tuple(work), boot_id(), prestaged=True)
@@ -96,7 +107,7 @@ def _intent_by_xor(
     assert planned.back_to is not None
     deltas = [delta_of(sources, version) for version in planned.deltas]
     lineage = tuple(entry for entry in local.state.lineage if entry.version <= planned.back_to)
-    spans = read_layout(context.paths, local.table).spans
+    spans = whole_spans(context, local)
     forward = prepare_apply(context, local.state, local.table, spans, deltas, frozenset(local.state.damaged), files)
     wanted = _digests_at(context, sources, local.state, lineage)
     work = []

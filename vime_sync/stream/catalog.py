@@ -34,7 +34,7 @@ Signature = Mapping[str, tuple[str, tuple[int, ...]]]
 Entry = Published | SyncError
 
 _COMPARE_BYTES = 1 << 20
-_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+_GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Catalog:
@@ -92,17 +92,26 @@ def read_version(directory: Path, version: int, share: Path, reference: Signatur
     Raises NotReady, Malformed, LineageMismatch, ShareUnreachable, each naming the version.
     """
     try:
-        _check_inside(directory, share)
-        found = read_index(directory)
-        if found is not None and found[0].delta is not None:
-            return _read_delta(directory, version, found[0])
-        return _read_full(directory, version, found is not None, reference)
+        try:
+            return _read(directory, version, share, reference)
+        except OSError as problem:
+            if problem.errno != errno.ESTALE:
+                raise
+            return _read(directory, version, share, reference)  # a stale handle is found anew by its name, once
     except TruncatedError as problem:
         raise NotReady(f"version {version} in {directory} is not complete: {problem}", version=version) from None
     except FormatError as problem:
         raise Malformed(f"version {version} in {directory} is malformed: {problem}", version=version) from None
     except OSError as problem:
         raise read_problem(problem, version, directory) from None
+
+
+def _read(directory: Path, version: int, share: Path, reference: Signature | None) -> Published:
+    _check_inside(directory, share)
+    found = read_index(directory)
+    if found is not None and found[0].delta is not None:
+        return _read_delta(directory, version, found[0])
+    return _read_full(directory, version, found is not None, reference)
 
 
 def read_problem(problem: OSError, version: int, place: Path) -> SyncError:
