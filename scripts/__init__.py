@@ -1,1 +1,1 @@
-"""What runs from a checkout: the test script, the demo and its parts."""
+"""What runs from a checkout: the parts of its scripts."""

@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from scripts.demo_model import Size, Trainer
 from tests import toolkit
 from tests.fake_vllm import FakeVllm
+from tests.readme_model import Size, Trainer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALL = "python3 -m venv ~/vime-sync && ~/vime-sync/bin/pip install . && export PATH=~/vime-sync/bin:$PATH"
 
 # Where the README's directories lie in a test.
-PLACES = {"/mnt/share": "share", "/nvme/ckpt": "local", "/models/qwen3-tiny": "base", "/mnt/acks": "acks"}
+PLACES = {
+    "/mnt/share": "share", "/nvme/ckpt": "local", "/models/qwen3-tiny": "base", "/mnt/acks": "acks",
+    "/mnt/saved": "saved", "/nvme/published": "published", "/ckpt/step_": "step_",
+}  # fmt: skip
 ENGINE, HTTP_PORT = "127.0.0.1:8000", "9178"
 # The examples from this section on are for a host whose daemon was stopped.
 WITHOUT_WATCH = "By hand"
@@ -71,6 +74,16 @@ def publish_example_stream(root: Path, size: Size) -> None:
         else:
             encoding, checksum = ("overwrite" if version == 2 else "xor"), ("blake3" if version == 4 else "xxh3-128")
             toolkit.publish_delta(share, version, old, new, encoding=encoding, checksum=checksum, ranks=2)
+    _save_checkpoints(root, size, extra_files)
+
+
+def _save_checkpoints(root: Path, size: Size, extra_files: dict[str, bytes]) -> None:
+    """What another trainer saved, that began with the same base."""
+    (root / PLACES["/mnt/saved"]).mkdir()
+    trainer = Trainer(size)
+    for step in (100, 200, 300):
+        saved = root / f"{PLACES['/ckpt/step_']}{step}"
+        toolkit.write_checkpoint(saved, trainer.train(1e-6), shards=2, extra_files=extra_files)
 
 
 def make_programs(directory: Path) -> Path:

@@ -42,12 +42,15 @@ ARROWS: dict[str, set[str]] = {
     "materialize": {"local", "stream", *BELOW_LOCAL},
     "engines": VALUES,
     "acks": {"stream", *BELOW_LOCAL},
+    "pruning": {"acks", "stream", *BELOW_LOCAL},
     "reconcile": {"engines", *BELOW_RECONCILE},
     "status": RECONCILE_AND_BELOW,
     "inspection": RECONCILE_AND_BELOW,
+    "publish": RECONCILE_AND_BELOW,
     "vllm_extension": RECONCILE_AND_BELOW,
     "daemon": {"acks", "status", *RECONCILE_AND_BELOW},
-    "cli": {"daemon", "acks", "status", "inspection", *RECONCILE_AND_BELOW},
+    "demo": {"publish", *RECONCILE_AND_BELOW},
+    "cli": {"daemon", "acks", "pruning", "status", "inspection", "publish", "demo", *RECONCILE_AND_BELOW},
     "__main__": {"cli"},
 }
 

@@ -11,7 +11,7 @@ from tests.cli_documents import ERROR, PULL, STATUS, expect_document
 from tests.host import Host, everything, expect_error
 from tests.toolkit import vime
 
-COMMANDS = ["pull", "watch", "reload", "wait", "status", "verify", "inspect"]
+COMMANDS = ["pull", "watch", "reload", "wait", "status", "verify", "inspect", "publish", "prune", "demo"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.toolkit import vime, vime_plain
 from vime_sync.cli import run
 from vime_sync.cli.progress import Bar, progress_bar
 
-COMMANDS = ("pull", "watch", "reload", "wait", "verify", "status", "inspect")
+COMMANDS = ("pull", "watch", "status", "verify", "reload", "inspect", "wait", "publish", "prune", "demo")
 NARROW = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
 
 
@@ -39,8 +39,8 @@ def told(host: Host, *options: str | Path) -> str:
 
 def test_no_summary_is_cut_at_80_columns() -> None:
     text = vime_plain("--help", env=NARROW).stdout
-    commands = text.split("Commands:\n", 1)[1]
-    assert {line.split()[0] for line in commands.splitlines()} == set(COMMANDS)
+    commands = text.split("Commands:\n", 1)[1].split("\n\n", 1)[0]
+    assert tuple(line.split()[0] for line in commands.splitlines()) == COMMANDS  # in an order of use
     assert "..." not in commands and "…" not in commands
     assert max(map(len, text.splitlines())) <= 80
 
@@ -72,7 +72,20 @@ def test_help_names_values_as_people_do(command: str) -> None:
         "--host-name": "NAME",
         "--hosts": "K|h1,h2",
         "--timeout": "SECONDS",
+        "--keep": "COUNT",
+        "--from": "DIR",
+        "--directory": "DIR",
+        "--cache": "DIR",
+        "--encoding": "xor|overwrite|full",
+        "--checksum": "xxh3-128|blake3|adler32",
+        "--full-every": "N",
+        "--level": "N",
+        "--shard-size": "BYTES",
     }
+    if command == "publish":
+        names["--version"] = "N|next"
+    if command == "demo":
+        del names["--keep"]  # there it takes no value
     shown = dict(re.findall(r"^  (--[\w-]+) ([^-\s]\S*)(?:  |$)", text, re.MULTILINE))
     assert shown.items() <= names.items()
     assert shown.keys() == {name for name in names if f"  {name} " in text}

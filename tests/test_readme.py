@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.demo_model import Size
 from tests import toolkit
 from tests.fake_webhook import FakeWebhook
 from tests.host import Host
 from tests.readme_examples import INSTALL, PLACES, README, ROOT, Session, examples
+from tests.readme_model import Size
 from tests.readme_tables import table
 from vime_sync.local.paths import LocalPaths
 
@@ -37,6 +37,8 @@ def _shape(text: str) -> str:
     """What must not differ between the README's run and this one: all but sizes, times and digests."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)
     text = re.sub(r"\d+(\.\d+)? (B|kB|MB|GB|TB)\b", "SIZE", text)
+    text = re.sub(r"\d+\.\d+(%| bytes\b)", "RATIO", text)
+    text = re.sub(r"\b\d+ (s|min|h|d) ago\b", "AGE", text)
     text = re.sub(r"\d+\.\d+ s\b", "TIME", text)
     text = re.sub(r"\b[0-9a-f]{32,}\b", "DIGEST", text)
     text = re.sub(r"(?<!port )(?<!:)\b\d{4,}\b", "NUMBER", text)
@@ -61,7 +63,7 @@ def test_every_command_runs_and_prints_what_the_readme_says(tmp_path: Path) -> N
                 assert not missing, f"{example.commands}the README shows what is not printed: {missing}"
             else:
                 assert _shape(output) == _shape(example.output), example.commands
-    assert ran == {"pull", "watch", "reload", "wait", "status", "verify", "inspect"}
+    assert ran == {"pull", "watch", "reload", "wait", "status", "verify", "inspect", "publish", "prune"}
 
 
 def test_the_webhooks_document_is_the_one_that_is_posted(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from vime_sync.engines.spec import API_KEY_VARIABLE, EngineKind, PauseMode
 
 ENGINE_TROUBLE = (errors.EngineUnreachable, errors.EngineRefused, errors.EngineUncertain)
 UNIT = (ROOT / "systemd" / "vime-sync@.service").read_text(encoding="utf-8")
-# What others call with options of their own: vLLM, curl, systemctl, our scripts, and every command of ours.
+# What others call with options of their own: vLLM, SGLang, systemctl, our scripts, and every command of ours.
 OPTIONS_OF_OTHERS = {
-    "--api-key", "--help", "--host", "--keep", "--now", "--port", "--settings", "--tensor-parallel-size",
-    "--worker-extension-cls",
+    "--api-key", "--help", "--host", "--keep", "--model-path", "--now", "--port", "--settings",
+    "--tensor-parallel-size", "--worker-extension-cls",
 }  # fmt: skip
 
 
@@ -68,12 +68,11 @@ def test_the_settings_are_the_parsers() -> None:
 @pytest.mark.parametrize("option", _settings())
 def test_a_default_that_is_told_is_the_parsers(option: str) -> None:
     meaning = _settings()[option][1]
-    told = re.search(r"default (\d+)|`([\w-]+)` \(the default", meaning)
-    if told is None:
-        return
-    for parameter in _options()[option].values():
-        default = getattr(parameter.default, "value", parameter.default)
-        assert parameter.required or str(default).removesuffix(".0") == (told[1] or told[2])
+    for told in re.finditer(r"default (\d+)|`([\w-]+)` \(the default(?: of ([^)]+))?\)?", meaning):
+        for command, parameter in _options()[option].items():
+            default = getattr(parameter.default, "value", parameter.default)
+            is_meant = not parameter.required and (told[3] is None or f"`{command}`" in told[3])
+            assert not is_meant or str(default).removesuffix(".0") == (told[1] or told[2])
 
 
 def test_every_option_has_its_environment_twin() -> None:

@@ -74,6 +74,13 @@ class StreamChanged(NotReady):
     hint = "The publisher is replacing or pruning files; try again."
 
 
+class SourceNotReady(SyncError):
+    """The checkpoint to publish is not whole, or changed while it was read: its trainer still saves it."""
+
+    code, id, retryable = 10, "source_not_ready", True
+    hint = "Publish once the trainer has finished saving; nothing was published."
+
+
 class HostsBehind(SyncError):
     """Not all the hosts that `wait` was asked for hold the version when the time is over."""
 
@@ -144,6 +151,13 @@ class NewStream(SyncError):
 class LockHeld(SyncError):
     code, id, retryable = 20, "lock_held", True
     hint = "Wait for it (`pull` has `--wait SECONDS`), or stop that process."
+
+
+class PublisherConflict(SyncError):
+    """Another process publishes to the same share."""
+
+    code, id, retryable = 20, "publisher_conflict", True
+    hint = "Let one process publish to a share; try again once the other has ended. Nothing was published."
 
 
 class LocalIOError(SyncError):
@@ -230,6 +244,16 @@ ENGINE_ERRORS = {
         EngineOutOfStep,
     )
 }
+
+
+# ---- ours
+
+
+class DemoFailed(SyncError):
+    """The demo found something else than it should."""
+
+    id = "demo_failed"
+    hint = "Look at what it printed, run it once more with --keep, and report this as a bug."
 
 
 # ---- nobody

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vime_sync.checkpoint import read_checkpoint
-from vime_sync.errors import Malformed, SyncError, UsageError
-from vime_sync.format.index import version_of_directory
+from vime_sync.checkpoint import SINGLE_NAME, read_checkpoint
+from vime_sync.errors import Malformed, ShareUnreachable, SyncError, UsageError
+from vime_sync.format.index import INDEX_NAME, version_of_directory
 from vime_sync.format.problems import FormatError
 from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_state
-from vime_sync.model import Checkpoint, DeltaVersion, VersionKind
+from vime_sync.model import Checkpoint, DeltaVersion, Published, VersionKind
 from vime_sync.reconcile.sources import resolve_snapshot
-from vime_sync.stream.catalog import Catalog, read_version
+from vime_sync.stream.catalog import read_version
 
 _SCHEMA = "vime-sync/inspect/1"
 # A file that an index names is not there, or is no file: the checkpoint is wrong. Else the storage is.
@@ -29,10 +31,15 @@ _NOT_A_CHECKPOINT = (
 )
 
 
-def inspect_path(path: Path) -> dict[str, Any]:
-    """Raises UsageError for no directory, Malformed, NotReady or LineageMismatch for a version that is not whole.
+# Told to whoever prints: what a moment in a file's stats is, in seconds since the epoch; None where there is none.
+TellMoment = Callable[[float | None], Mapping[str, Any]]
 
-    OSError where the storage fails.
+
+def inspect_path(path: Path, tell_moment: TellMoment) -> dict[str, Any]:
+    """`tell_moment` gives the fields that say when something was written: nothing here looks at a clock.
+
+    Raises UsageError for no directory, Malformed, NotReady or LineageMismatch for a version that is not whole, OSError
+    where the storage fails.
     """
     path = path.absolute()
     if not path.is_dir():
@@ -40,9 +47,11 @@ def inspect_path(path: Path) -> dict[str, Any]:
     version = version_of_directory(path.name)
     if version is not None:
         found = read_version(path, version, path.parent)
-        return _delta(path, found) if isinstance(found, DeltaVersion) else _checkpoint(path, "full version", found)
-    if any(version_of_directory(entry.name) is not None for entry in path.iterdir()):
-        return _stream(path)
+        return {**_version(path, found), **tell_moment(_written(path))}
+    numbered = {version_of_directory(entry.name): entry for entry in path.iterdir()}
+    versions = {number: entry for number, entry in numbered.items() if number is not None}
+    if versions:
+        return _stream(path, versions, tell_moment)
     try:
         checkpoint = read_checkpoint(resolve_snapshot(path), 0, VersionKind.BASE)
     except FormatError as problem:
@@ -57,23 +66,64 @@ def inspect_path(path: Path) -> dict[str, Any]:
             f"{path} is not a whole checkpoint: {problem.filename or path}: {problem.strerror}",
             hint="Name a stream, a version directory or a checkpoint; check that it was copied completely.",
         ) from None
-    return _checkpoint(path, "checkpoint", checkpoint)
+    return {**_checkpoint(path, "checkpoint", checkpoint), **tell_moment(_written(checkpoint.directory))}
 
 
-def _stream(path: Path) -> dict[str, Any]:
-    catalog = Catalog(path)
-    versions = [_entry(version, catalog.entry(version)) for version in catalog.versions]
-    ready = [version["version"] for version in versions if version["ready"]]
+def _stream(path: Path, named: Mapping[int, Path], tell_moment: TellMoment) -> dict[str, Any]:
+    """One version at a time is held: a hundred indexes of a large model do not fit in memory."""
+    try:
+        directories = {number: entry for number, entry in named.items() if entry.is_dir()}
+    except OSError as problem:
+        raise ShareUnreachable(f"listing {path}: {problem.strerror}") from None
+    versions: list[dict[str, Any]] = []
+    for number, directory in sorted(directories.items()):
+        try:
+            entry: Published | SyncError = read_version(directory, number, path)
+        except SyncError as problem:
+            entry = problem
+        versions.append({**_entry(number, entry), **tell_moment(_written(directory))})
+    latest = max((version["version"] for version in versions if version["ready"]), default=None)
     return {
         "schema": _SCHEMA,
         "kind": "stream",
         "path": str(path),
         "versions": versions,
-        "latest_ready": max(ready, default=None),
+        "latest_ready": latest,
+        "missing": missing(list(directories)),
+        "fresh_host_from": None if latest is None else _start(versions, latest),
     }
 
 
-def _entry(version: int, entry: DeltaVersion | Checkpoint | SyncError) -> dict[str, Any]:
+def missing(numbers: Iterable[int]) -> list[list[int]]:
+    """The gaps between the lowest and the highest version, each as its first and its last number."""
+    ascending = sorted(numbers)
+    return [[one + 1, other - 1] for one, other in pairwise(ascending) if other > one + 1]
+
+
+def _start(versions: Iterable[Mapping[str, Any]], latest: int) -> int | None:
+    """Where a host that holds nothing begins on its way to `latest`: a full version, the base (0), or nowhere."""
+    kinds = {version["version"]: version["version_kind"] for version in versions if version["ready"]}
+    number = latest
+    while kinds.get(number) == VersionKind.DELTA.value:
+        number -= 1
+    return number if number == 0 or number in kinds else None
+
+
+def _written(directory: Path) -> float | None:
+    """When a publisher was done with it: its index comes last. Seconds since the epoch."""
+    for place in (directory / INDEX_NAME, directory / SINGLE_NAME, directory):
+        try:
+            return place.stat().st_mtime
+        except OSError:
+            continue
+    return None
+
+
+def _version(path: Path, found: Published) -> dict[str, Any]:
+    return _delta(path, found) if isinstance(found, DeltaVersion) else _checkpoint(path, "full version", found)
+
+
+def _entry(version: int, entry: Published | SyncError) -> dict[str, Any]:
     document: dict[str, Any] = {
         "version": version,
         "ready": not isinstance(entry, SyncError),
@@ -82,10 +132,11 @@ def _entry(version: int, entry: DeltaVersion | Checkpoint | SyncError) -> dict[s
         "checksum": None,
         "tensor_count": None,
         "wire_bytes": None,
+        "problem": None,
         "reason": None,
     }
     if isinstance(entry, SyncError):
-        document["reason"] = f"{entry.id}: {entry.message}"
+        document.update(problem=entry.id, reason=f"{entry.id}: {entry.message}")
     elif isinstance(entry, DeltaVersion):
         document.update(
             version_kind="delta",
@@ -137,8 +188,19 @@ def _checkpoint(path: Path, kind: str, checkpoint: Checkpoint) -> dict[str, Any]
         "shard_count": len(checkpoint.shards),
         "other_files": len(checkpoint.auxiliary),
         "identity": checkpoint.identity,
+        "dtypes": _dtypes(tensors.values()),
         "tensors": tensors,
     }
+
+
+def _dtypes(tensors: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """By dtype as headers name it, the one with the most bytes first."""
+    sums: dict[str, dict[str, int]] = {}
+    for spec in tensors:
+        counted = sums.setdefault(spec["dtype"], {"tensor_count": 0, "size_bytes": 0})
+        counted["tensor_count"] += 1
+        counted["size_bytes"] += spec["size_bytes"]
+    return dict(sorted(sums.items(), key=lambda item: (-item[1]["size_bytes"], item[0])))
 
 
 def _committed(path: Path) -> int | None:

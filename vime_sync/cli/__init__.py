@@ -16,9 +16,13 @@ from collections.abc import Sequence
 
 import typer
 
+from vime_sync.cli import demo as _demo
+from vime_sync.cli import inspect as _inspect
+from vime_sync.cli import prune as _prune
+from vime_sync.cli import publish as _publish
 from vime_sync.cli import pull as _pull
 from vime_sync.cli import reload as _reload
-from vime_sync.cli import show as _show
+from vime_sync.cli import status as _status_command
 from vime_sync.cli import wait as _wait
 from vime_sync.cli import watch as _watch
 from vime_sync.cli.application import Invocation, application
@@ -27,7 +31,8 @@ from vime_sync.errors import LocalIOError, SyncError, UsageError, exit_code
 
 __all__ = ["main", "run"]
 
-_COMMANDS = (_pull, _watch, _reload, _show, _wait)  # importing them registered their commands
+# Importing them registered their commands.
+_COMMANDS = (_pull, _watch, _reload, _status_command, _inspect, _publish, _prune, _wait, _demo)
 _BROKEN_PIPE = 128 + signal.SIGPIPE
 _MEND = "Mend what it says (permissions, room, the filesystem), then run the same command again."
 
@@ -37,6 +42,7 @@ def main() -> None:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
+        sys.stderr.flush()
     except OSError:  # said already; the interpreter's own try at exit would end in another code
         os._exit(code)
     sys.exit(code)

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from vime_sync import __version__
 from vime_sync.cli.settings_file import SettingsSource
 from vime_sync.errors import UsageError
 
+# As the help lists them: what a host does first, then what looks, then what is for whoever publishes.
+_ORDER = ("pull", "watch", "status", "verify", "reload", "inspect", "wait", "publish", "prune", "demo")
+
+
+class _Commands(TyperGroup):
+    """The commands in an order of use, not of import."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+
+
+_EXAMPLES = (
+    "vime-sync pull --shared /mnt/pub --local /nvme/ckpt --base /models/qwen3-4b",
+    "vime-sync --settings /etc/vime-sync.env status",
+)
+
 application = typer.Typer(
     name="vime-sync",
+    cls=_Commands,
     help="Brings a host's local checkpoint to the weights a trainer just published, and proves every byte.",
+    epilog="\n".join(("\b", "Examples:", *(f"  {example}" for example in _EXAMPLES)))
+    + "\n\n`vime-sync COMMAND --help` tells a command's options, examples and exit codes.",
     rich_markup_mode=None,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -36,6 +57,15 @@ def _no_loop(path: Path | None) -> Path | None:
     return path
 
 
+def words(*values: str) -> Callable[[str], list[str]]:
+    """What a shell completes a value to. Nothing is looked up: a TAB must touch neither LOCAL nor the share."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
 Shared = Annotated[
     Path | None,
     typer.Option(
@@ -45,6 +75,18 @@ Shared = Annotated[
         readable=False,
         callback=_no_loop,
         help="Directory the trainer publishes to (weight_v*); LOCAL remembers it.",
+    ),
+]
+# For commands that write there, or have no LOCAL that remembers it.
+SharedToChange = Annotated[
+    Path,
+    typer.Option(
+        "--shared",
+        envvar="VIME_SYNC_SHARED",
+        metavar="DIR",
+        readable=False,
+        callback=_no_loop,
+        help="Directory the trainer publishes to (weight_v*); this command writes there.",
     ),
 ]
 Local = Annotated[
@@ -93,7 +135,11 @@ Verbose = Annotated[
 LogFormat = Annotated[
     str,
     typer.Option(
-        "--log-format", envvar="VIME_SYNC_LOG_FORMAT", metavar="text|json", help="Messages and errors on stderr."
+        "--log-format",
+        envvar="VIME_SYNC_LOG_FORMAT",
+        metavar="text|json",
+        autocompletion=words("text", "json"),
+        help="Messages and errors on stderr.",
     ),
 ]
 

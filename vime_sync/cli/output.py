@@ -13,6 +13,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from vime_sync.cli.progress import show_progress
+from vime_sync.cli.style import Line, Text, Tone, one_line, screen_of, shown
+from vime_sync.cli.table import Table, table_lines
 from vime_sync.errors import SyncError, UsageError, to_document
 from vime_sync.materialize.context import Tally
 
@@ -56,15 +58,19 @@ class Output:
             other._log_format,
         )
 
-    def document(self, document: dict[str, Any], lines: Sequence[str]) -> None:
+    def document(self, document: dict[str, Any], lines: Sequence[Line | Table]) -> None:
         """The command's result: the document with --json, else the lines. Raises OSError where they cannot go out."""
         if self.json:
             lines = [json_module.dumps(document)]
         elif self.quiet:
             return
+        screen = screen_of(sys.stdout)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         try:
-            for line in lines:
-                print(one_line(line))
+            for item in lines:
+                for line in table_lines(item, screen) if isinstance(item, Table) else (item,):
+                    # A name that this terminal's encoding lacks is told all the same.
+                    print(shown(line, screen).encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()  # here, where a failure is still an error, and not when the process ends
         except OSError as problem:
             if problem.filename is None:
@@ -84,8 +90,9 @@ class Output:
         if self.json or self._log_format == "json":
             print(json_module.dumps(to_document(problem)), file=sys.stderr, flush=True)
             return
-        print(f"error [{problem.id}]: {one_line(problem.message)}", file=sys.stderr)
-        print(f"  hint: {one_line(problem.hint)}", file=sys.stderr, flush=True)
+        screen = screen_of(sys.stderr)
+        print(shown([Text(f"error [{problem.id}]:", Tone.BAD), f" {problem.message}"], screen), file=sys.stderr)
+        print(shown([Text("  hint:", Tone.STRONG), f" {problem.hint}"], screen), file=sys.stderr, flush=True)
 
     def event(self, level: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
         """One line of a log: with its time, and with --log-format json the fields too.
@@ -123,14 +130,34 @@ class Output:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _rfc3339(datetime.now(timezone.utc))
 
 
-def one_line(text: str) -> str:
-    """Names come from strangers' files: nothing in them may break a line or steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+def _rfc3339(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def told_moment(seconds: float | None) -> dict[str, Any]:
+    """`written_at` and `age_s` of a moment in a file's stats; null where there is none, or none that can be told."""
+    try:
+        moment = None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        moment = None
+    if moment is None:
+        return {"written_at": None, "age_s": None}
+    age_s = (datetime.now(timezone.utc) - moment).total_seconds()
+    return {"written_at": _rfc3339(moment), "age_s": round(max(0.0, age_s), 3)}
+
+
+_AGE_UNITS = ((86_400 * 2, 86_400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"), (0, 1, "s"))
+
+
+def human_age(seconds: float | None) -> str:
+    """`95 s ago`, `5 min ago`; nothing where it is not known."""
+    if seconds is None:
+        return ""
+    unit_s, unit = next((unit_s, unit) for least_s, unit_s, unit in _AGE_UNITS if seconds >= least_s)
+    return f"{int(seconds // unit_s)} {unit} ago"
 
 
 def human_bytes(size_bytes: int) -> str:

@@ -19,6 +19,7 @@ from vime_sync.cli.application import (
     application,
     epilog,
     parse_version,
+    words,
 )
 from vime_sync.cli.engine_options import (
     EngineCaFile,
@@ -66,7 +67,11 @@ def pull(
     version: Annotated[
         str,
         typer.Option(
-            "--version", envvar="VIME_SYNC_VERSION", metavar="N|latest", help="A number, or the newest ready one."
+            "--version",
+            envvar="VIME_SYNC_VERSION",
+            metavar="N|latest",
+            autocompletion=words("latest"),
+            help="A number, or the newest ready one.",
         ),
     ] = "latest",
     dry_run: Annotated[

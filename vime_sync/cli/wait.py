@@ -10,7 +10,7 @@ import typer
 
 from vime_sync.acks import Held, Question, newest_ready, parse_hosts, wait_for_hosts
 from vime_sync.acks.waiting import Listener
-from vime_sync.cli.application import Json, LogFormat, Quiet, Verbose, application, epilog, parse_version
+from vime_sync.cli.application import Json, LogFormat, Quiet, Verbose, application, epilog, parse_version, words
 from vime_sync.cli.output import Output
 from vime_sync.cli.process import stoppable
 from vime_sync.errors import UsageError
@@ -48,6 +48,7 @@ def wait(
             "--version",
             envvar="VIME_SYNC_VERSION",
             metavar="N|latest",
+            autocompletion=words("latest"),
             help="A number, or (with --shared) the newest ready one at the start. A host at a later one holds it too.",
         ),
     ],

@@ -23,6 +23,7 @@ from vime_sync.cli.application import (
     application,
     epilog,
     parse_version,
+    words,
 )
 from vime_sync.cli.engine_options import (
     EngineCaFile,
@@ -80,6 +81,7 @@ def watch(
             "--version",
             envvar="VIME_SYNC_VERSION",
             metavar="N|latest",
+            autocompletion=words("latest"),
             help="Follow the newest ready version, or stay at this one.",
         ),
     ] = "latest",
@@ -101,6 +103,7 @@ def watch(
             "--on-new-stream",
             envvar="VIME_SYNC_ON_NEW_STREAM",
             metavar="reseed|fail",
+            autocompletion=words("reseed", "fail"),
             help="When the trainer has begun anew: follow it, or end with exit code 13.",
         ),
     ] = "reseed",

@@ -101,15 +101,3 @@ def _to_bf16(values: NDArray[np.float32]) -> bytes:
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = (bits + (np.uint32(0x7FFF) + odd)) >> np.uint32(16)
     return bytes(rounded.astype("<u2").data)
-
-
-def size_bytes(model: Model) -> int:
-    return sum(len(tensor.data) for tensor in model.values())
-
-
-def changed_bytes(old: Model, new: Model) -> int:
-    """How many bytes of the model differ."""
-    return sum(
-        int(np.count_nonzero(np.frombuffer(old[name].data, np.uint8) != np.frombuffer(new[name].data, np.uint8)))
-        for name in new
-    )
