@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TypeVar
 from unittest import mock
@@ -90,12 +90,24 @@ class NotingDisk:
 
     @property
     def unsynced(self) -> list[str]:
-        """What would not surely last: files with changes, and names."""
+        """What would not surely last: files with changes, and names, as paths from the parent of `root`."""
+        return sorted({*self.unsynced_contents, *self.unsynced_names})
+
+    @property
+    def unsynced_contents(self) -> list[str]:
         with self._guard:
-            live = {entry: path for path, entry in walk(self._tree)}
-            files = [str(path) for entry, path in live.items() if isinstance(entry, Node) and entry.changes]
-            names = [part.name for step in self._steps if not any(part.lasts for part in step) for part in step]
-            return sorted({*files, *names})
+            return sorted(str(path) for path, entry in walk(self._tree) if isinstance(entry, Node) and entry.changes)
+
+    @property
+    def unsynced_names(self) -> list[str]:
+        with self._guard:
+            folders = {entry: path for path, entry in walk(self._tree) if isinstance(entry, Folder)}
+            return sorted(
+                str(folders.get(part.folder, PurePath("gone")) / part.name)
+                for step in self._steps
+                if not any(part.lasts for part in step)
+                for part in step
+            )
 
     # ---- attached
 

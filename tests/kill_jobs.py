@@ -14,6 +14,7 @@ from unittest import mock
 from tests import toolkit
 from tests.host import Host, flip_byte
 from tests.kill_points import PULL_THREADS
+from tests.sealed import sealed
 from tests.toolkit import Model, Result
 from vime_sync import fsio
 
@@ -146,7 +147,7 @@ def hide_touch(local: Path, *names: str) -> None:
     for name in names:
         figures = (local / name).stat()
         stats[name] = [figures.st_size, figures.st_mtime_ns, figures.st_ctime_ns, figures.st_ino]
-    path.write_text(json.dumps(document), encoding="utf-8")
+    path.write_bytes(sealed(document, depth=2))
 
 
 def _nothing(host: Host) -> None:
@@ -176,6 +177,10 @@ KILL_JOBS = ("apply", "folded", "undo", "seed", "replacement", "rollback", "repa
 
 
 # ---- what LOCAL must look like
+
+
+class SeededAnew(AssertionError):
+    """More was read from the base than was lost: a way from what lies here was there, and was not taken."""
 
 
 def state_path(local: Path) -> Path:

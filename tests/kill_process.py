@@ -22,7 +22,7 @@ from unittest import mock
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `code` is None where it was killed; `window_s` since the awaited path appeared.
+    """How a run of process `pid` ended: `code` is None where it was killed; `window_s` since the awaited path appeared.
 
     `read_bytes` of files below the traced directories, by path; a file that was only opened counts nothing.
     """
@@ -32,6 +32,7 @@ class Outcome:
     window_s: float | None
     read_bytes: Mapping[str, int]
     messages: str
+    pid: int
 
 
 class KillableRuns:
@@ -67,13 +68,21 @@ class KillableRuns:
         kill_after_s: float | None = None,
         after: Path | None = None,
         traced: Iterable[Path] = (),
+        noted: Path | None = None,
+        peer: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Run one command, killed so long after its start, or after `after` appeared. Reads below `traced` are told."""
+        """Run one command, killed so long after its start, or after `after` appeared. Reads below `traced` are told.
+
+        `noted` is a file that gets a line for each durable operation (`two_processes`). With `peer` it is no command
+        but the peers' receiver that runs.
+        """
         request = {
             "arguments": [str(argument) for argument in arguments],
             "kill_after_s": kill_after_s,
             "after": None if after is None else str(after),
             "traced": [str(directory) + os.sep for directory in traced],
+            "noted": None if noted is None else str(noted),
+            "peer": None if peer is None else dict(peer),
             "scratch": str(self._scratch),
         }
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -85,7 +94,7 @@ class KillableRuns:
             size, _, path = line.partition(" ")
             read_bytes[path] += int(size)
         messages = (self._scratch / "stderr").read_text(encoding="utf-8")
-        return Outcome(answer["code"], answer["seconds"], answer["window_s"], read_bytes, messages)
+        return Outcome(answer["code"], answer["seconds"], answer["window_s"], read_bytes, messages, answer["pid"])
 
 
 # ---- the warm process and its children
@@ -93,6 +102,7 @@ class KillableRuns:
 
 def _child(request: dict[str, Any], started: int) -> None:
     """Never returns. What it read is written down at once: a kill must not take it along."""
+    from tests.two_processes import Notes, receive_as_peer
     from vime_sync import fsio
     from vime_sync.cli import run
 
@@ -125,8 +135,16 @@ def _child(request: dict[str, Any], started: int) -> None:
         sys.addaudithook(hook)
         mock.patch.object(fsio.File, "read_into", noted_read_into).start()
         mock.patch.object(fsio.File, "read_up_to", noted_read_up_to).start()
+    notes = None if request["noted"] is None else Notes(Path(request["noted"]))
     os.write(started, b"x")
-    code = run(request["arguments"])
+    if notes is not None:
+        notes.write("starts", "")
+        fsio.observer = notes.observe
+    if request["peer"] is None:
+        code = run(request["arguments"])
+    else:
+        assert notes is not None
+        code = receive_as_peer(notes, request["peer"])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -159,6 +177,7 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
         "code": None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status),
         "seconds": end - start,
         "window_s": None if appeared is None else end - appeared,
+        "pid": child,
     }
 
 
@@ -185,8 +204,10 @@ def _no_wait(fd: object) -> None:
 
 
 def main() -> None:
+    import tests.two_processes
     import vime_sync.cli  # imported before the first fork, and for every child
 
+    assert tests.two_processes.Notes is not None
     assert vime_sync.cli.run is not None
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, "a process that forks must have one thread"

@@ -22,13 +22,15 @@ import typer.main
 from tests import toolkit
 from tests.disk_model import DiskModel, Loss
 from tests.host import Host
-from tests.kill_jobs import HEADER_BYTES, JOBS, expect_whole, intent_path, state_path, stated_version
+from tests.kill_jobs import HEADER_BYTES, JOBS, SeededAnew, expect_whole, intent_path, state_path, stated_version
 from tests.kill_points import PULL_THREADS, KillSwitch, observing, run_until_killed, tracing
 from tests.toolkit import Model, Result
 
 SHAPES = {"few": (3, 2560), "many": (40, 240), "least": (2, 1700)}  # how many tensors, and their KiB together
 _BY_HAND = ("repair", "identify", "repair_shard")  # their LOCAL is brought there by others too
 _NO_WAY_BACK = ("rollback_overwrite",)  # what was kept for it is never synced; else only the anchor leads there
+# From what lies in LOCAL a way leads to the target, but for what was lost: these need no second checkpoint.
+_LEADS_ON = ("apply", "apply_overwrite", "folded", "undo", "rollback", "repair", "repair_shard")
 _AGAIN = (0, 0, 0, 1, 1, 2)  # how often power goes (or a kill comes) during recovery too
 
 
@@ -114,20 +116,25 @@ class PowerStory:
             if job.name in _BY_HAND:
                 disk.rescan()
             if dice.random() < 0.2:
-                point = dice.randrange(self.total)
-                events.append(f"killed before operation {point}, run again")
-                run_until_killed(lambda: job.run(host), KillSwitch(point))
+                self._stop(dice.randrange(self.total), events)
             run_until_killed(lambda: job.run(host), KillSwitch(strike.point))
             self._lose_power(disk, strike.loss, dice, events, strike.point)
             for _ in range(dice.choice(_AGAIN)):
                 point = dice.randrange(self.total)
-                run_until_killed(lambda: job.run(host), KillSwitch(point))
                 if dice.random() < 0.75:
+                    run_until_killed(lambda: job.run(host), KillSwitch(point))
                     self._lose_power(disk, dice.choice(list(Loss)), dice, events, point)
                 else:
-                    events.append(f"killed before operation {point}")
+                    self._stop(point, events)
             self._heal(events)
             self._expect_lasting(disk, dice)
+
+    def _stop(self, point: int, events: list[str]) -> None:
+        """The run ends there, and the host goes on."""
+        switch = KillSwitch(point)
+        run_until_killed(lambda: self.job.run(self.host), switch)
+        self.met["stops"] += switch.struck
+        events.append(f"killed before operation {point}")
 
     def _lose_power(self, disk: DiskModel, loss: Loss, dice: random.Random, events: list[str], point: int) -> None:
         lost = disk.crash(loss, dice)
@@ -158,9 +165,12 @@ class PowerStory:
         if job.start is not None and job.anchor_free and job.name not in _NO_WAY_BACK:
             read = trace.bytes_from(host.base)
             times = 2 if job.code == 0 else 5  # what proves bad is tried, undone and looked into
-            assert read <= times * spoilt + HEADER_BYTES, f"{read} bytes of the base read"
-            if not mostly_lost:
-                assert result.document.get("seeded_from") is None, "seeded anew"
+            if read > times * spoilt + HEADER_BYTES:
+                raise SeededAnew(f"{read} bytes of the base read")
+        seeded = result.document.get("seeded_from") is not None
+        if seeded and job.name in _LEADS_ON and not mostly_lost:
+            raise SeededAnew("a second checkpoint was built")
+        self.met["seeded anew, as most was lost"] += seeded and job.name in _LEADS_ON
         self.met["healed"] += 1
 
     def _expect_lasting(self, disk: DiskModel, dice: random.Random) -> None:
@@ -186,13 +196,27 @@ def is_called_durable(local: Path) -> bool:
     return bool(ours["durable"] and not ours["damaged"])
 
 
+def _versions_known(host: Host) -> set[int]:
+    """The versions that tensors may be at without being lost."""
+    stated = stated_version(host.local)
+    if stated is not None:
+        return {stated}
+    try:
+        intent = json.loads(intent_path(host.local).read_bytes())
+        if intent["origin"]["damaged"]:
+            return {intent["origin_version"], intent["lineage"][-1][0]}
+    except (FileNotFoundError, ValueError, KeyError):
+        pass
+    return set(host.models)
+
+
 def spoilt_bytes(host: Host) -> int:
     """How much of LOCAL is no version's: of shards that are cut, gone or headless all of it.
 
     Under a committed number it is what is not that version's: committed and not synced, the older bytes count as lost.
+    So they do in the middle of a pass that repairs them.
     """
-    stated = stated_version(host.local)
-    models = list(host.models.values()) if stated is None else [host.models[stated]]
+    models = [host.models[version] for version in _versions_known(host)]
     spoilt = 0
     for shard in sorted(host.base.glob("*.safetensors")):
         header, data = toolkit.split_shard(shard)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.host import flip_byte
+from tests.readme_examples import README
 from tests.toolkit import vime_plain
 from vime_sync.demo import daemon, minilm, story
 from vime_sync.demo.daemon import Daemon
@@ -68,13 +69,15 @@ def expect_nothing_left(directory: Path) -> None:
 
 
 def test_the_story_holds_and_the_commands_it_ends_with_run(tmp_path: Path) -> None:
-    process = start("--keep")
+    process = start("--keep-files")
     summary, told = process.communicate(timeout=SAFETY_S)
     assert process.returncode == 0, told
 
     rows = re.findall(r"^  (\w.*?)  +\S.*?  version (\d+) +(?:[\d.]+ s)?  ok$", summary, re.MULTILINE)
     held = [int(version) for _, version in rows]
     assert [title for title, _ in rows] == TITLES
+    shown = re.findall(r"^  (\w.*?)  +(\S.*?)  +version \d+ .*ok$", README, re.MULTILINE)
+    assert shown == re.findall(r"^  (\w.*?)  +(\S.*?)  +version \d+ .*ok$", summary, re.MULTILINE)
     before_kill, newest = held[3], held[7]
     # Of every try to kill it that came too late three versions are more.
     assert held == [0, 1, 2, before_kill, before_kill, newest - 1, newest - 1, newest, before_kill]

@@ -14,6 +14,7 @@ from tests.fake_vllm import FakeVllm
 from tests.fake_webhook import FakeWebhook
 from tests.host import Host
 from tests.kill_points import observing
+from tests.sealed import sealed
 from tests.toolkit import vime, vime_plain
 
 KEY = "sk-VERY-SECRET"
@@ -82,7 +83,7 @@ def test_nonsense_about_one_engine_harms_nobody(host: Host, story: Story, fields
         told = len(posts(other))
         document = json.loads(story.record.read_text())
         document["engines"].update({spec_of(engine).key: record for engine in (fake, hook)})
-        story.record.write_text(json.dumps(document))
+        story.record.write_bytes(sealed(document))
         assert vime("status", "--local", host.local).code == 0
         assert vime_plain("status", "--local", host.local).code == 0
         engines = [str(spec_of(engine)) for engine in (fake, other, hook)]
@@ -97,7 +98,7 @@ def test_a_record_of_other_weights_is_not_believed(host: Host, story: Story) -> 
         story.serve(fake)
         document = json.loads(story.record.read_text())
         document["engines"][spec_of(fake).key]["weights"][1] = "0" * 32
-        story.record.write_text(json.dumps(document))
+        story.record.write_bytes(sealed(document))
         assert story.look(fake).lacking
 
 

@@ -1,6 +1,7 @@
 """FIELD_GUIDE H3: what nobody has synced is not called durable, however right its bytes are now."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 from tests import toolkit
+from tests.disk_model import DiskModel, Loss
 from tests.host import Host
+from tests.kill_jobs import HEADER_BYTES, models
+from tests.kill_points import PULL_THREADS, kill, tracing
+from tests.sealed import change_sealed
 from vime_sync.local.paths import local_paths
 
 
@@ -47,10 +52,27 @@ def test_h03_status_does_not_call_ready_what_a_power_loss_made_doubtful(tmp_path
     host = Host.create(tmp_path)
     assert toolkit.pull(host.shared, host.local, base=host.base).code == 0
     path = local_paths(host.local).state
-    document = json.loads(path.read_bytes())
-    document["vime_sync"].update(durable=False, boot_id="another boot")
-    path.write_text(json.dumps(document))
+    change_sealed(path, lambda document: document["vime_sync"].update(durable=False, boot_id="another boot"))
     found = toolkit.vime("status", "--local", host.local, "--check")
     assert (found.code, found.document["state"]) == (3, "damaged")
     assert toolkit.pull(host.shared, host.local).code == 0
     assert toolkit.vime("status", "--local", host.local, "--check").code == 0
+
+
+def test_h03_the_name_of_a_table_of_a_killed_run_lasts_too(tmp_path: Path) -> None:
+    """Killed between its rename and the sync of its directory: the next run finds it there, and must not rely on it."""
+    host = Host.create(tmp_path / "host", model=models(256))
+    host.publish()
+    host.pulled(*PULL_THREADS, version=0)
+    tables = local_paths(host.local).tables
+    with DiskModel(host.local, tmp_path / "limbo") as disk:
+        kill(
+            lambda: host.pull(*PULL_THREADS),
+            0,
+            lambda operation, path: operation == "sync_directory" and path == tables,
+        )
+        host.pulled(*PULL_THREADS)
+        disk.crash(Loss.DROPPED, random.Random(1))
+        with tracing() as trace:
+            assert host.pulled(*PULL_THREADS)["result"] == "already_current"
+    assert trace.bytes_from(host.local, ".safetensors") < HEADER_BYTES

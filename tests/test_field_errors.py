@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.host import Host, flip_byte
+from tests.host import Host, expect_error, flip_byte
 from tests.kill_jobs import JOBS, bring_fresh, create, expect_no_lie, expect_settled, hide_touch
 from tests.kill_points import PULL_THREADS, count_operations, no_disk_waits, observing
+from vime_sync.local.paths import local_paths
 
 _JOBS = ("apply", "folded", "undo", "seed", "replacement", "rollback", "rollback_overwrite", "repair", "repair_shard")
 _PARTS = 2
@@ -122,3 +123,27 @@ def test_a_host_is_what_these_tests_think(tmp_path: Path) -> None:
         host: Host = create(tmp_path / name, job, kib=64)
         bring_fresh(host, job)
         assert job.run(host).code == job.code
+
+
+def test_h06_a_digest_table_that_cannot_be_read_now_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one I/O error would have every byte hashed, or the work that was cut short thrown away."""
+    host = Host.create(tmp_path)
+    host.publish()
+    host.pulled()
+    host.publish()
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.parent == local_paths(host.local).tables:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_bytes)
+        expect_error(host.pull(), 21, "local_io")
+    pulled = host.pulled()
+
+    host.expect_local(2)
+    assert pulled["seeded_from"] is None

@@ -6,7 +6,6 @@ seen to happen, never because time passed.
 
 import errno
 import fcntl
-import importlib
 import os
 import re
 import subprocess
@@ -115,12 +114,7 @@ FlockCall = Callable[[int], None]
 
 
 def _replace_flock(monkeypatch: pytest.MonkeyPatch, flock: Callable[[Any, int], None]) -> None:
-    """portalocker keeps the function that it found when it was imported, so both names change."""
-    real = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", flock)
-    module = importlib.import_module("portalocker.portalocker")
-    if getattr(module, "LOCKER", None) is real:
-        monkeypatch.setattr(module, "LOCKER", flock)
 
 
 def _watch_flock(

@@ -10,6 +10,7 @@ from tests import toolkit
 from tests.host import Host, everything, expect_error
 from tests.kill_jobs import expect_settled
 from tests.kill_points import no_disk_waits
+from tests.sealed import sealed
 from tests.toolkit import INDEX_NAME, STATE_DIRECTORY
 
 
@@ -82,7 +83,7 @@ def test_a1_a_linked_folder_is_refused_although_the_state_calls_it_untouched(hos
             figures.st_ctime_ns,
             figures.st_ino,
         ]
-    state_path.write_text(json.dumps(document), encoding="utf-8")
+    state_path.write_bytes(sealed(document, depth=2))
 
     _refused(host)
 

@@ -153,7 +153,7 @@ def test_a_daemon_has_what_it_needs_and_no_more(item: Container) -> None:
     security = item.given["securityContext"]
     assert security["runAsNonRoot"] and security["readOnlyRootFilesystem"]
     assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
-    # portalocker looks for a directory for temporary files when it is imported, and gives up without one.
+    # The daemon needs none; what a pre-read hook runs may.
     assert not item.is_read_only("/tmp") and "emptyDir" in item.volume("/tmp")
     # Once for the end of running requests, once for the load.
     assert item.pod["terminationGracePeriodSeconds"] > 2 * float(settings["VIME_SYNC_ENGINE_TIMEOUT"])

@@ -1,6 +1,5 @@
 """The worker extension's safe reload: exactly the wanted weights, proven and unchanged until the last is read."""
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.extension_story import (
 from tests.host import Host, expect_error, flip_byte
 from tests.kill_peer import peer_lock, write_bare_state
 from tests.kill_points import no_disk_waits, reboot
+from tests.sealed import change_sealed
 from tests.toolkit import Tensor
 
 HEAD = "lm_head.weight"
@@ -133,9 +133,7 @@ def test_bytes_that_are_not_proven_are_not_loaded(spoil: Any, host: Host) -> Non
 
 def test_h03_what_was_not_durable_before_a_reboot_is_not_loaded(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     state = host.local / toolkit.STATE_DIRECTORY / "state.json"
-    document = json.loads(state.read_text())
-    document["vime_sync"]["durable"] = False
-    state.write_text(json.dumps(document))
+    change_sealed(state, lambda document: document["vime_sync"].update(durable=False))
     worker = make_worker(host.base)
     assert call(worker, "vime_sync_report", nonce=1, local_checkpoint_dir=str(host.local))["version"] == 1
     reboot(monkeypatch)

@@ -1,7 +1,7 @@
 """A trainer, a share, a host and a peer, and everything that can happen to them, against a dict of bytes.
 
 What must be at each version is kept as models in memory. The host's disk is a `DiskModel`: a power loss takes what
-was not synced, also of runs long ago. `Torture` in due_torture_machine.py deals the events.
+was not synced, also of runs long ago. `Torture` in test_torture_machine.py deals the events.
 """
 
 import json

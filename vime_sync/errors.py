@@ -253,7 +253,7 @@ class DemoFailed(SyncError):
     """The demo found something else than it should."""
 
     id = "demo_failed"
-    hint = "Look at what it printed, run it once more with --keep, and report this as a bug."
+    hint = "Look at what it printed, run it once more with --keep-files, and report this as a bug."
 
 
 # ---- nobody

@@ -1,6 +1,6 @@
 """Writes the hostile files beside this module, and their README: `python -m tests.hostile.make`.
 
-Deterministic; `tests/due_hostile_files.py` holds what is checked in against it.
+Deterministic; `tests/test_hostile_files.py` holds what is checked in against it.
 """
 
 import shutil
@@ -28,7 +28,7 @@ version 2, on a host at version 1 and on a fresh one, and `id` names the pull's 
 a checkpoint before the refusal, but where `late` says so: that shows only while a payload passes by, and LOCAL is then
 whole at version 1 again. `inspect` decodes nothing, and knows no local checkpoint: what lies inside a frame or does not
 fit this host it does not see. Never may there be a traceback, a hang, or memory that grows with what a file claims:
-`tests/due_hostile_files.py` runs all of them under a limit on address space and on time.
+`tests/test_hostile_files.py` runs all of them under a limit on address space and on time.
 
 All of this is written by `python -m tests.hostile.make`.
 """

@@ -1,4 +1,8 @@
-"""Commands over a LOCAL with one spoilt record: it heals, and nothing of the user's is touched."""
+"""Commands over a LOCAL with one spoilt record: it heals, and nothing of the user's is touched.
+
+Where somebody has made the record, with a seal that fits, and it lies, no file leaves its place all the same, and no
+command ends as a bug.
+"""
 
 import json
 import random
@@ -14,6 +18,7 @@ from tests.hostile.mutation import spoil, spoil_document
 from tests.hostile.target import Target
 from tests.kill_jobs import JOBS, bring_fresh, create
 from tests.kill_points import PULL_THREADS, kill, operations, shard_writes
+from tests.sealed import seal_again, sealed
 from tests.toolkit import STATE_DIRECTORY
 from vime_sync import fsio
 
@@ -69,8 +74,8 @@ class RecordsTarget(Target):
         bring_fresh(self._host, JOBS[self.job])
         type(self).cut_short(self._host)
         records = self._host.local / STATE_DIRECTORY
-        (records / "engines.json").write_text(json.dumps(_ENGINES))
-        (records / "last_error.json").write_text(json.dumps(_TROUBLE))
+        (records / "engines.json").write_bytes(sealed(_ENGINES))
+        (records / "last_error.json").write_bytes(sealed(_TROUBLE))
         self._template = directory / "template"
         self._host.local.rename(self._template)
         found = (path for path in sorted((self._template / STATE_DIRECTORY).rglob("*")) if path.is_file())
@@ -83,7 +88,7 @@ class RecordsTarget(Target):
             canary.write_bytes(b"mine")
         shutil.rmtree(self._host.local, ignore_errors=True)
         shutil.copytree(self._template, self._host.local)
-        name = self._spoil_one(rng)
+        name, made = self._spoil_one(rng)
         for command in (("status",), ("status", "--shared", str(self._host.shared)), ("verify",)):
             self._run(*command, "--local", str(self._host.local))
         toolkit.vime_plain("status", "--local", self._host.local)
@@ -93,25 +98,29 @@ class RecordsTarget(Target):
             "--base", str(self._host.base), "--version", str(version), "--threads", "1",
         )  # fmt: skip
         assert all(canary.read_bytes() == b"mine" for canary in self._canaries), f"{name}: a file of the user's is gone"
-        if pulled.code == 0:
+        if pulled.code == 0 and not made:
             self._host.expect_local(version)
         return f"{Path(name).name if '.json' in name else Path(name).parent.name}: {pulled.code}"
 
-    def _spoil_one(self, rng: random.Random) -> str:
+    def _spoil_one(self, rng: random.Random) -> tuple[str, bool]:
+        """The record's name, and whether somebody made it: its seal fits, and it may lie about what only it knows."""
         number = rng.choice([number for number, name in enumerate(self._names) if self.may_spoil(name)])
         name, content = self._names[number], self._contents[number]
         if self.flips_only:
             flipped = bytearray(content)
             flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
             (self._host.local / name).write_bytes(flipped)
-            return name
+            return name, False
         if name.endswith(".json") and rng.random() < 0.6:
             strings = ("../canary", str(self._canaries[1]), "../../canary.safetensors", "config.json", "scalar")
             spoilt = spoil_document(rng, json.loads(content), strings)
+            made = rng.random() < 0.7
+            if made:
+                spoilt = seal_again(name, spoilt)
         else:
-            spoilt = spoil(rng, content, self._contents)
+            spoilt, made = spoil(rng, content, self._contents), False
         (self._host.local / name).write_bytes(spoilt)
-        return name
+        return name, made
 
     def _run(self, *arguments: str) -> toolkit.Result:
         with mock.patch.object(fsio, "sync_file", lambda path: None):

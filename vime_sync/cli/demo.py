@@ -23,7 +23,7 @@ from vime_sync.demo.telling import Proof, Step, human_size
 from vime_sync.errors import Interrupted
 from vime_sync.materialize.context import StopFlag
 
-_EPILOG = epilog(("vime-sync demo", "vime-sync demo --keep --directory /tmp/try"), (0, 1, 2, 21, 30))
+_EPILOG = epilog(("vime-sync demo", "vime-sync demo --keep-files --directory /tmp/try"), (0, 1, 2, 21, 30))
 _INDENT, _WHO_COLUMNS, _DEFAULT_COLUMNS = 2, 9, 100
 
 
@@ -31,7 +31,11 @@ _INDENT, _WHO_COLUMNS, _DEFAULT_COLUMNS = 2, 9, 100
 def demo(
     keep: Annotated[
         bool,
-        typer.Option("--keep", envvar="VIME_SYNC_KEEP", help="Leave base, share and local there, to try commands on."),
+        typer.Option(
+            "--keep-files",
+            envvar="VIME_SYNC_KEEP_FILES",
+            help="Leave base, share and local there, to try commands on.",
+        ),
     ] = False,
     directory: Annotated[
         Path | None,
@@ -202,8 +206,8 @@ def _next(outcome: Outcome) -> list[Line]:
     if outcome.directory is None:
         return [
             f"done in {outcome.seconds:.0f} s, and all of it removed. Next:",
-            "  vime-sync demo --keep      leaves such a stream to try commands on",
-            "  vime-sync watch --help     what runs on each of your hosts",
+            "  vime-sync demo --keep-files   leaves such a stream to try commands on",
+            "  vime-sync watch --help        what runs on each of your hosts",
         ]
     return [
         f"done in {outcome.seconds:.0f} s. base, share and local are left in {outcome.directory}. Next:",

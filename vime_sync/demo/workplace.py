@@ -11,7 +11,7 @@ from pathlib import Path
 from vime_sync import fsio
 from vime_sync.errors import UsageError
 
-# What is kept with --keep, and all that the demo ever makes.
+# What is kept with --keep-files, and all that the demo ever makes.
 KEPT = ("base", "share", "local")
 _NAMES = (*KEPT, "trainer", "download", "vllm")
 

@@ -13,7 +13,7 @@ from vime_sync.model import ChecksumFormat
 
 Buffer = bytes | bytearray | memoryview
 
-_HEX_DIGITS = {ChecksumFormat.XXH3_128: 32, ChecksumFormat.BLAKE3: 64, ChecksumFormat.ADLER32: 8}
+DIGEST_DIGITS = {ChecksumFormat.XXH3_128: 32, ChecksumFormat.BLAKE3: 64, ChecksumFormat.ADLER32: 8}
 
 
 class Hasher(Protocol):
@@ -55,6 +55,6 @@ def block_digest(data: Buffer) -> int:
 
 def check_digest(digest: str, checksum: ChecksumFormat) -> None:
     """Raises FormatError unless `digest` is lower-case hex of the right length."""
-    digits = _HEX_DIGITS[checksum]
+    digits = DIGEST_DIGITS[checksum]
     if len(digest) != digits or set(digest) - set("0123456789abcdef"):
         raise FormatError(f"digest {digest[:80]!r}, expected {digits} hex digits of {checksum.value}")

@@ -19,13 +19,18 @@ _CONTENT_SIZE_UNKNOWN = (1 << 64) - 1
 _BLOCK_HEADER_BYTES = 3
 _CHECKSUM_BYTES = 4
 _RAW, _RUN, _COMPRESSED = 0, 1, 2
+# A frame that decoders pass over: sixteen magic numbers, little-endian, of which the first byte's low half differs.
+_SKIPPABLE_FIRST, _SKIPPABLE_REST = 0x50, b"\x2a\x4d\x18"
 
 
 def content_size_of(prefix: bytes) -> int:
     """The content size a frame states, from its first MAX_FRAME_HEADER_BYTES (or all, if shorter).
 
-    Raises FormatError when it is no zstd frame, states no size, or wants a dictionary or a huge window.
+    Raises FormatError when it is no zstd frame, one to be skipped, states no size, or wants a dictionary or a huge
+    window.
     """
+    if prefix[1:4] == _SKIPPABLE_REST and prefix[0] & 0xF0 == _SKIPPABLE_FIRST:
+        raise FormatError("payload begins with a skippable zstd frame, expected one frame alone")
     try:
         parameters = zstandard.get_frame_parameters(prefix)
     except zstandard.ZstdError as problem:

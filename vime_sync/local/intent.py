@@ -7,112 +7,54 @@ and only then the first byte of data changes. At the end: digest table, `state.j
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vime_sync import fsio
-from vime_sync.local.journal import BLOCK_BYTES
-from vime_sync.local.paths import LocalPaths
-from vime_sync.local.state import (
-    NO_RECORD,
-    lineage_from_document,
-    lineage_to_document,
-    read_state,
-    state_from_document,
-    state_to_document,
+from vime_sync.local import manifest
+from vime_sync.local.fields import Spoilt
+from vime_sync.local.intent_document import intent_from_document, intent_to_document
+from vime_sync.local.intent_values import (
+    ApplyIntent,
+    Intent,
+    ReplaceIntent,
+    StagedPayload,
+    Step,
+    TensorWork,
+    is_staged_from,
 )
-from vime_sync.model import ChecksumFormat, Encoding, Lineage, LocalState, Span, structure_of
+from vime_sync.local.paths import LocalPaths
+from vime_sync.local.seal import read_sealed, write_sealed
+from vime_sync.local.state import read_state
+from vime_sync.model import Lineage, LocalState, structure_of
 
-_APPLY_SCHEMA = "vime-sync/apply-intent/1"
-_REPLACE_SCHEMA = "vime-sync/replace-intent/1"
+__all__ = [
+    "ApplyIntent",
+    "Intent",
+    "ReplaceIntent",
+    "StagedPayload",
+    "Step",
+    "TensorWork",
+    "begin",
+    "drop_kept",
+    "drop_staged",
+    "end",
+    "end_and_keep",
+    "is_staged_from",
+    "read_intent",
+    "read_kept",
+    "remembered_state",
+    "withdraw_state",
+]
+
 _KEPT_INTENT = "intent.json"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One delta of a pass; `backward` takes its version back instead of bringing it."""
-
-    version: int
-    encoding: Encoding
-    checksum: ChecksumFormat
-    backward: bool = False
-
-
-@dataclass(frozen=True)
-class StagedPayload:
-    """One delta of one tensor: where its frame is staged, and where the old bytes of an overwrite are kept.
-
-    `content_size` is the frame's decoded size; `digest` the published digest of the tensor's new bytes.
-    """
-
-    step: int
-    size_bytes: int
-    content_size: int
-    staged_offset: int
-    old_offset: int
-    digest: str
-
-
-@dataclass(frozen=True)
-class TensorWork:
-    """One tensor of a pass: `old_digest` (xxh3-128) proves the bytes before, `digest` in `checksum` those after.
-
-    Without payloads it only has to be proven, or rebuilt from an anchor.
-    """
-
-    name: str
-    span: Span
-    old_digest: str
-    checksum: ChecksumFormat
-    digest: str
-    payloads: tuple[StagedPayload, ...]
-
-
-@dataclass(frozen=True)
-class ApplyIntent:
-    """An in-place pass from `origin` to `lineage`'s last version; `work` is in the order of the journal's numbers.
-
-    `origin_proven` is False where the bytes before were no whole version: going back then commits nothing.
-    `forward_only` is True where a full version is written over the old one: there is no going back. `prestaged` is
-    True where all payloads were staged before the intent: the kept ones of the pass that is taken back.
-    """
-
-    origin: LocalState
-    lineage: Lineage
-    steps: tuple[Step, ...]
-    work: tuple[TensorWork, ...]
-    boot_id: str
-    origin_proven: bool = True
-    forward_only: bool = False
-    prestaged: bool = False
-    block_bytes: int = BLOCK_BYTES
-
-    @property
-    def version(self) -> int:
-        return self.lineage[-1].version
-
-
-@dataclass(frozen=True)
-class ReplaceIntent:
-    """New files built aside, to be renamed over LOCAL's: name in LOCAL -> name in the aside directory.
-
-    `state` is what will be committed. Files of ours that it lacks are known by the manifest.
-    """
-
-    state: LocalState
-    moves: Mapping[str, str]
-    from_version: int | None
-
-
-Intent = ApplyIntent | ReplaceIntent
 
 
 def begin(paths: LocalPaths, intent: Intent) -> None:
     """From here on the bytes may be between two versions. Durable when this returns."""
-    fsio.write_atomic(paths.intent, json.dumps(_to_document(intent)).encode(), durable=True)
+    if isinstance(intent, ReplaceIntent):
+        intent = replace(intent, ours=tuple(sorted(manifest.read_files(paths) or ())))
+    write_sealed(paths.intent, intent_to_document(intent), durable=True)
     withdraw_state(paths)
 
 
@@ -182,96 +124,13 @@ def _same_lineage(one: Lineage, other: Lineage) -> bool:
 
 
 def read_intent(paths: LocalPaths) -> Intent | None:
-    """The intent on disk, or None if there is none. Raises ValueError for one that is not ours to read."""
+    """The intent on disk, or None if there is none. Raises ValueError for one that is not ours to believe."""
     return _read(paths.intent)
 
 
 def _read(path: Path) -> Intent | None:
     try:
-        raw = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as problem:
-        if problem.errno not in NO_RECORD:
-            raise
-        raise ValueError(f"{path}: {problem.strerror}") from None
-    try:
-        return _from_document(json.loads(raw))
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"{path}: {problem!r}") from None
-
-
-def _to_document(intent: Intent) -> dict[str, Any]:
-    if isinstance(intent, ReplaceIntent):
-        return {
-            "schema": _REPLACE_SCHEMA,
-            "version": intent.state.version,
-            "state": state_to_document(intent.state),
-            "moves": dict(intent.moves),
-            "from_version": intent.from_version,
-        }
-    return {
-        "schema": _APPLY_SCHEMA,
-        "origin_version": intent.origin.version,
-        "origin": state_to_document(intent.origin),
-        "lineage": lineage_to_document(intent.lineage),
-        "steps": [[step.version, step.encoding.value, step.checksum.value, step.backward] for step in intent.steps],
-        "work": [
-            [
-                work.name,
-                [work.span.file, work.span.offset, work.span.size_bytes],
-                work.old_digest,
-                work.checksum.value,
-                work.digest,
-                [
-                    [
-                        payload.step,
-                        payload.size_bytes,
-                        payload.content_size,
-                        payload.staged_offset,
-                        payload.old_offset,
-                        payload.digest,
-                    ]
-                    for payload in work.payloads
-                ],
-            ]
-            for work in intent.work
-        ],
-        "boot_id": intent.boot_id,
-        "origin_proven": intent.origin_proven,
-        "forward_only": intent.forward_only,
-        "prestaged": intent.prestaged,
-        "block_bytes": intent.block_bytes,
-    }
-
-
-def _from_document(document: dict[str, Any]) -> Intent:
-    if document["schema"] == _REPLACE_SCHEMA:
-        state = state_from_document(document["state"], document["version"])
-        return ReplaceIntent(state, document["moves"], document["from_version"])
-    if document["schema"] != _APPLY_SCHEMA:
-        raise ValueError(f"unknown intent {document['schema']!r}")
-    return ApplyIntent(
-        origin=state_from_document(document["origin"], document["origin_version"]),
-        lineage=lineage_from_document(document["lineage"]),
-        steps=tuple(
-            Step(int(version), Encoding(encoding), ChecksumFormat(checksum), bool(backward))
-            for version, encoding, checksum, backward in document["steps"]
-        ),
-        work=tuple(
-            TensorWork(
-                name,
-                Span(*span),
-                old,
-                ChecksumFormat(checksum),
-                digest,
-                tuple(StagedPayload(*item) for item in payloads),
-            )
-            for name, span, old, checksum, digest, payloads in document["work"]
-        ),
-        boot_id=str(document["boot_id"]),
-        origin_proven=bool(document["origin_proven"]),
-        forward_only=bool(document["forward_only"]),
-        prestaged=bool(document["prestaged"]),
-        block_bytes=int(document["block_bytes"]),
-    )
+        document = read_sealed(path)
+        return None if document is None else intent_from_document(document)
+    except Spoilt as problem:
+        raise Spoilt(f"{path}: {problem}") from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vime_sync import fsio
 from vime_sync.checkpoint import read_shard
 from vime_sync.format.problems import FormatError
+from vime_sync.local.intent_values import TensorWork
 from vime_sync.local.paths import LocalPaths
 from vime_sync.model import DigestTable, FileStat, LocalState, Span
 
@@ -49,6 +51,11 @@ def read_layout(paths: LocalPaths, table: DigestTable) -> Layout:
             spans[tensor] = Span(name, shard.data_offset + spec.begin, spec.size_bytes)
             signature[tensor] = (spec.dtype, spec.shape)
     return Layout(spans, signature, tuple(sorted(broken)))
+
+
+def lie_there(work: Iterable[TensorWork], layout: Layout) -> bool:
+    """Whether each tensor of a pass is where its shard's own header says: an intent is a record, and may be wrong."""
+    return all(layout.spans.get(item.name) == item.span for item in work)
 
 
 def touched_files(paths: LocalPaths, state: LocalState) -> tuple[str, ...]:

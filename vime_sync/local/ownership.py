@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from vime_sync import fsio
 from vime_sync.errors import NotOurs, UsageError, name_some
+from vime_sync.local import manifest
+from vime_sync.local.intent import ReplaceIntent, read_intent
 from vime_sync.local.paths import LocalPaths
+from vime_sync.local.state import read_state
 
 
 def check_ownership(paths: LocalPaths, *, adopt: bool) -> None:
@@ -35,23 +37,33 @@ def check_ownership(paths: LocalPaths, *, adopt: bool) -> None:
 
 
 def mark(paths: LocalPaths) -> None:
-    """Write our mark, before the first file of ours. Under the lock."""
-    if not paths.owner.exists():
-        write_manifest(paths, set())
+    """Write our mark, before the first file of ours; one that is lost or spoilt is made anew. Under the lock."""
+    if manifest.read_files(paths) is None:
+        write_manifest(paths, read_manifest(paths))
 
 
 def write_manifest(paths: LocalPaths, files: set[str]) -> None:
     """Remember which files are ours, so that it is known without a state too: before the first of them is written."""
-    document = {"schema": "vime-sync/owner/1", "files": sorted(files)}
-    fsio.write_atomic(paths.owner, json.dumps(document).encode(), durable=True)
+    manifest.write_files(paths, files)
 
 
 def read_manifest(paths: LocalPaths) -> set[str]:
-    """The files that are ours by our own record; empty where there is none."""
+    """The files that are ours by our own list; where it is lost or spoilt, by the state or the intent beside it.
+
+    Those that a state proves, or an intent brings, we have written: the list would name them too.
+    """
+    listed = manifest.read_files(paths)
+    if listed is not None:
+        return listed
+    state = read_state(paths).state
+    ours = set() if state is None else set(state.stats)
     try:
-        return {str(name) for name in json.loads(paths.owner.read_bytes())["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
+        intent = read_intent(paths)
+    except ValueError:
+        intent = None
+    if isinstance(intent, ReplaceIntent):
+        return ours.union(intent.ours, intent.moves)
+    return ours if intent is None else ours.union(intent.origin.stats)
 
 
 def remove_stale(paths: LocalPaths, current: set[str]) -> None:
@@ -66,7 +78,7 @@ def remove_stale(paths: LocalPaths, current: set[str]) -> None:
         while folder != paths.root and folder.is_dir() and not any(folder.iterdir()):
             fsio.remove_directory_if_empty(folder)
             folder = folder.parent
-    if ours != current:
+    if manifest.read_files(paths) != current:
         write_manifest(paths, current)
 
 

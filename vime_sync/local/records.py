@@ -1,18 +1,19 @@
 """What outlives a process beside the checkpoint itself: what each engine loaded, and the last pass's error.
 
-Both are written by whoever holds the lock or watches; a record that cannot be read counts as none: the engine is then
-loaded again, which is always right.
+Both are written by whoever holds the lock or watches; a record that cannot be believed counts as none: the engine is
+then loaded again, which is always right.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vime_sync import fsio
+from vime_sync.local.fields import Spoilt, flag, mapping, number, text, text_or_none, version_number, word
 from vime_sync.local.paths import LocalPaths
+from vime_sync.local.seal import SEAL, read_sealed, write_sealed
 from vime_sync.model import EngineMemory, Weights
 
 _SCHEMA = "vime-sync/engines/1"
@@ -26,8 +27,8 @@ def read_engines(paths: LocalPaths) -> dict[str, EngineMemory]:
     memories = {}
     for name, fields in document["engines"].items():
         try:
-            memories[name] = _memory(fields)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            memories[text(name)] = _memory(mapping(fields))
+        except (KeyError, TypeError, ValueError):
             continue
     return memories
 
@@ -35,7 +36,7 @@ def read_engines(paths: LocalPaths) -> dict[str, EngineMemory]:
 def write_engines(paths: LocalPaths, memories: Mapping[str, EngineMemory]) -> None:
     """Durable: an engine on another machine outlives this one, and may be paused by us (FIELD_GUIDE E7)."""
     document = {"schema": _SCHEMA, "engines": {name: _fields(memory) for name, memory in sorted(memories.items())}}
-    fsio.write_atomic(paths.engines, json.dumps(document).encode(), durable=True)
+    write_sealed(paths.engines, document, durable=True)
 
 
 def read_last_error(paths: LocalPaths) -> dict[str, Any] | None:
@@ -51,15 +52,16 @@ def write_last_error(paths: LocalPaths, document: Mapping[str, Any] | None) -> N
         if paths.trouble.exists():
             fsio.unlink(paths.trouble)
     elif _read(paths.trouble) != document:
-        fsio.write_atomic(paths.trouble, json.dumps(document).encode(), durable=False)
+        write_sealed(paths.trouble, document, durable=False)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = read_sealed(path) or {}
+    except (OSError, Spoilt):
         return {}
-    return document if isinstance(document, dict) else {}
+    document.pop(SEAL, None)
+    return document
 
 
 def _fields(memory: EngineMemory) -> dict[str, Any]:
@@ -78,12 +80,19 @@ def _memory(fields: Mapping[str, Any]) -> EngineMemory:
     weights = None
     if fields["weights"] is not None:
         version, lineage, repairs = fields["weights"]
-        weights = Weights(int(version), str(lineage), int(repairs))
+        weights = Weights(version_number(version), word(lineage), number(repairs))
     return EngineMemory(
         weights,
-        fields["told"],
-        bool(fields["open"]),
-        bool(fields["leave_paused"]),
-        fields["error"],
-        fields["error_id"],
+        text_or_none(fields["told"]),
+        flag(fields["open"]),
+        flag(fields["leave_paused"]),
+        _message(fields["error"]),
+        text_or_none(fields["error_id"]),
     )
+
+
+def _message(value: object) -> str | None:
+    """An engine's own words may be in it, in whatever encoding it thinks right."""
+    if value is None or type(value) is not str:
+        return text_or_none(value)
+    return value.encode("utf-8", "replace").decode()

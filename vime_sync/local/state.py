@@ -7,37 +7,29 @@ names one by file and digest, so a table that does not belong to it is noticed.
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vime_sync import fsio
 from vime_sync.format.checksum import xxh3
+from vime_sync.local.fields import Spoilt, version_of_label
 from vime_sync.local.paths import LocalPaths
-from vime_sync.model import (
-    DigestTable,
-    FileDigest,
-    FileStat,
-    Lineage,
-    LineageEntry,
-    LocalState,
-    VersionKind,
-    version_label,
-)
+from vime_sync.local.seal import parse_open, read_record, unseal, write_sealed
+from vime_sync.local.state_document import state_from_document, state_to_document
+from vime_sync.local.table_document import table_from_document, table_to_document
+from vime_sync.model import DigestTable, LocalState, version_label
 
-# Something else than a file stands under the name of a record.
-NO_RECORD = (errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 # Stands for no boot at all: a sync failed or power was lost, and the bytes may not be what was written.
 DISTRUSTED_BOOT = "distrusted"
 
 # No base or full version has this identity.
 _PROVISIONAL = "found here"
 
-_SCHEMA = 1
 _OURS = "vime_sync"
+# The object under our key is the last thing in the document, and its seal covers all of it.
+_DEPTH = 2
 
 
 @dataclass(frozen=True)
@@ -58,103 +50,46 @@ def boot_id() -> str:
 
 
 def read_state(paths: LocalPaths) -> StateReading:
-    """Never raises for contents: garbage is a reading too (FIELD_GUIDE H4)."""
+    """Never raises for contents: garbage is a reading too (FIELD_GUIDE H4).
+
+    Under our key stands ours or garbage, never the peers': they leave `version` alone there. What makes the two apart
+    is whose the files beside it are.
+    """
     try:
-        raw = paths.state.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        raw = read_record(paths.state)
+    except Spoilt:
+        return StateReading(True)
+    if raw is None:
         return StateReading(False)
-    except OSError as problem:
-        if problem.errno not in NO_RECORD:
-            raise
-        return StateReading(True)
     try:
-        document = json.loads(raw)
-        version = int(document["version"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return StateReading(True)
+        document = unseal(raw, depth=_DEPTH)
+        return StateReading(True, state_from_document(document[_OURS], version_of_label(document["version"])))
+    except (KeyError, TypeError, ValueError):
+        return StateReading(True, peer_version=_peer_version(raw))
+
+
+def _peer_version(raw: bytes) -> int | None:
     try:
-        return StateReading(True, state_from_document(document[_OURS], version))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return StateReading(True, peer_version=version)
+        document = parse_open(raw)
+        return None if _OURS in document else version_of_label(document["version"])
+    except (KeyError, Spoilt):
+        return None
 
 
 def write_state(paths: LocalPaths, state: LocalState) -> None:
     document = {"version": version_label(state.version), _OURS: state_to_document(state)}
-    fsio.write_atomic(paths.state, json.dumps(document).encode(), durable=True)
-
-
-def state_to_document(state: LocalState) -> dict[str, Any]:
-    return {
-        "schema": _SCHEMA,
-        "version": state.version,
-        "lineage": lineage_to_document(state.lineage),
-        "table": state.table_name,
-        "stats": stats_to_document(state.stats),
-        "boot_id": state.boot_id,
-        "durable": state.durable,
-        "share": state.share,
-        "base": state.base,
-        "anchor_table": state.anchor_table_name,
-        "damaged": list(state.damaged),
-        "repairs": state.repairs,
-    }
-
-
-def state_from_document(document: dict[str, Any], version: int) -> LocalState:
-    """Raises ValueError, KeyError or TypeError when it is not one of ours for `version`."""
-    if document["schema"] != _SCHEMA or document["version"] != version:
-        raise ValueError("not a state of this schema and version")
-    return LocalState(
-        version=version,
-        lineage=lineage_from_document(document["lineage"]),
-        table_name=str(document["table"]),
-        stats=stats_from_document(document["stats"]),
-        boot_id=str(document["boot_id"]),
-        durable=bool(document["durable"]),
-        share=document["share"],
-        base=document["base"],
-        anchor_table_name=str(document["anchor_table"]),
-        damaged=tuple(document["damaged"]),
-        repairs=int(document["repairs"]),
-    )
-
-
-def lineage_to_document(lineage: Lineage) -> list[list[Any]]:
-    return [[entry.version, entry.kind.value, entry.identity, entry.fingerprint] for entry in lineage]
-
-
-def lineage_from_document(document: list[list[Any]]) -> Lineage:
-    lineage = tuple(
-        LineageEntry(int(version), VersionKind(kind), str(identity), str(fingerprint))
-        for version, kind, identity, fingerprint in document
-    )
-    if not lineage:
-        raise ValueError("a lineage has at least its anchor")
-    return lineage
-
-
-def stats_to_document(stats: Any) -> dict[str, list[int]]:
-    return {name: [stat.size_bytes, stat.mtime_ns, stat.ctime_ns, stat.inode] for name, stat in sorted(stats.items())}
-
-
-def stats_from_document(document: dict[str, list[int]]) -> dict[str, FileStat]:
-    return {name: FileStat(*map(int, figures)) for name, figures in document.items()}
+    write_sealed(paths.state, document, durable=True, depth=_DEPTH)
 
 
 def write_table(paths: LocalPaths, table: DigestTable) -> str:
     """Write a digest table durably; returns its file name, which carries the digest of its contents."""
-    document = {
-        "schema": "vime-sync/digests/1",
-        "version": table.version,
-        "anchor_identity": table.anchor_identity,
-        "files": {name: [file.size_bytes, file.digest, file.is_shard] for name, file in table.files.items()},
-        "tensors": dict(table.tensors),
-    }
-    raw = json.dumps(document).encode()
+    raw = json.dumps(table_to_document(table)).encode()
     name = f"{version_label(table.version)}-{xxh3(raw)}.json"
     fsio.make_directory(paths.tables)
     if not (paths.tables / name).is_file() or (paths.tables / name).read_bytes() != raw:
         fsio.write_atomic(paths.tables / name, raw, durable=True)
+    else:
+        fsio.sync_directory(paths.tables)  # whoever wrote it may have been killed before its name lasted
     return name
 
 
@@ -165,19 +100,27 @@ def weights_digest(table: DigestTable) -> str:
 
 
 def read_table(paths: LocalPaths, name: str) -> DigestTable | None:
-    """The table of that name, or None when it is not there or its contents are not what its name says."""
+    """The table of that name, or None when it is not there, its contents are not what its name says, or no table.
+
+    Raises OSError for trouble with the disk: that says nothing about the table.
+    """
     try:
-        raw = (paths.tables / name).read_bytes()
-    except OSError:
+        raw = read_record(paths.tables / name)
+    except ValueError:
         return None
-    if Path(name).stem.partition("-")[2] != xxh3(raw):
+    if raw is None or Path(name).stem.partition("-")[2] != xxh3(raw):
         return None
-    document = json.loads(raw)
-    files = {
-        file: FileDigest(int(size_bytes), str(hexadecimal), bool(is_shard))
-        for file, (size_bytes, hexadecimal, is_shard) in document["files"].items()
-    }
-    return DigestTable(int(document["version"]), str(document["anchor_identity"]), document["tensors"], files)
+    try:
+        return table_from_document(json.loads(raw))
+    except (KeyError, TypeError, ValueError, RecursionError, OverflowError):
+        return None
+
+
+def belong_together(state: LocalState, table: DigestTable) -> bool:
+    """Whether all that a state names is in its table: a state is a record, and may be wrong."""
+    return table.files.keys() >= state.stats.keys() and all(
+        name in table.files or name in table.tensors for name in state.damaged
+    )
 
 
 def write_provisional_table(paths: LocalPaths, table: DigestTable) -> str:

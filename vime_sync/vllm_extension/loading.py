@@ -10,13 +10,12 @@ it, what he changes is seen afterwards, in the state that is gone or another one
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import portalocker
 
 from vime_sync.errors import EngineNotReady, EngineRefused, EngineUncertain, UsageError, name_some
 from vime_sync.local.layout import read_layout
@@ -76,8 +75,8 @@ def _still(paths: LocalPaths) -> Iterator[None]:
         return
     with file:
         try:
-            portalocker.lock(file, portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.LockException:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
             yield
             return
         yield

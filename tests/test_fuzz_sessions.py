@@ -22,19 +22,19 @@ ROOT = Path(__file__).parents[1]
 TIMES, FIRST = int(os.environ.get("FUZZ_TIMES", "1")), int(os.environ.get("FUZZ_FIRST", "0"))
 # Seeds of each session, and outcomes that it must have met: else it proves little.
 SESSIONS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "index": (4000, ("FormatError", "TruncatedError", "delta", "full")),
-    "header": (4000, ("FormatError", "TruncatedError", "taken")),
-    "frame": (4000, ("FormatError", "PayloadError", "decoding: PayloadError", "xor", "overwrite")),
-    "ack": (3000, ("FormatError", "TruncatedError", "taken")),
-    "settings": (3000, ("UsageError", "2 settings")),
-    "version": (2000, ("malformed", "not_ready", "lineage_mismatch", "delta", "full")),
-    "pull": (150, ("malformed", "not_ready", "corrupt_payload", "checksum_mismatch", "taken")),
-    "records": (40, ()),
-    "apply-records": (45, ()),
-    "replace-records": (30, ()),
-    "flipped-records": (45, ()),
-    "flipped-apply-records": (45, ()),
-    "flipped-replace-records": (30, ()),
+    "index": (1000, ("FormatError", "TruncatedError", "delta", "full")),
+    "header": (1000, ("FormatError", "TruncatedError", "taken")),
+    "frame": (1000, ("FormatError", "PayloadError", "decoding: PayloadError", "xor", "overwrite")),
+    "ack": (800, ("FormatError", "TruncatedError", "taken")),
+    "settings": (300, ("UsageError", "2 settings")),
+    "version": (600, ("malformed", "not_ready", "lineage_mismatch", "delta", "full")),
+    "pull": (105, ("malformed", "not_ready", "corrupt_payload", "checksum_mismatch", "taken")),
+    "records": (8, ()),
+    "apply-records": (9, ()),
+    "replace-records": (6, ()),
+    "flipped-records": (6, ()),
+    "flipped-apply-records": (8, ()),
+    "flipped-replace-records": (6, ()),
 }
 # For each seed: no session comes near it.
 SEED_S = 2.0

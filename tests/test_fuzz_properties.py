@@ -25,7 +25,7 @@ from vime_sync.format.strict_json import parse_object
 from vime_sync.local.journal import Journal, Side
 
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
-fuzz = settings(max_examples=200 * TIMES, deadline=None, database=None, derandomize=TIMES == 1)
+fuzz = settings(max_examples=120 * TIMES, deadline=None, database=None, derandomize=TIMES == 1)
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

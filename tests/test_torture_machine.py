@@ -145,5 +145,5 @@ def test_h01_to_h20_in_any_order_every_good_share_heals(part: int) -> None:
         live(f"{_SEED} {part}", _EXAMPLES, _STEPS)
     except BaseException:
         variables = f"TORTURE_SEED={_SEED} TORTURE_EXAMPLES={_EXAMPLES} TORTURE_STEPS={_STEPS}"
-        print(f"again: {variables} python -m pytest tests/due_torture_machine.py -k '[{part}]'")
+        print(f"again: {variables} python -m pytest tests/test_torture_machine.py -k '[{part}]'")
         raise
