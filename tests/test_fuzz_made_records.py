@@ -36,7 +36,7 @@ def _made_intents() -> list[Change]:
     ]  # fmt: skip
 
 
-# Their names and places make sense in themselves: tests/due_made_records.py.
+# Their names and places make sense in themselves: tests/test_made_records.py.
 _BESIDE_THE_HEADERS = {5, 14}
 
 

@@ -57,13 +57,14 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
         base_entry = _base_now(context, sources, state)
         if base_entry is None:
             state = None  # another base than LOCAL was seeded from: start over from it
-    kept = read_kept(context.paths, state) if state is not None else None
+    going_back = state is not None and request.version is not None and request.version < state.version
+    # Only then: of a large pass it is megabytes of JSON.
+    kept = read_kept(context.paths, state) if state is not None and going_back else None
 
     def is_same_content(checkpoint: Checkpoint) -> bool:
         known = None if state is None else read_table(context.paths, state.anchor_table_name)
         return known is not None and same_content(context, checkpoint, known)
 
-    going_back = state is not None and request.version is not None and request.version < state.version
     view = survey(
         request.share,
         request.version,

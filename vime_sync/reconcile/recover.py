@@ -13,7 +13,7 @@ from vime_sync.errors import Damaged, Interrupted, LocalIOError, SyncError
 from vime_sync.local import intent as intents
 from vime_sync.local.intent import ApplyIntent, ReplaceIntent
 from vime_sync.local.journal import Side
-from vime_sync.local.layout import read_layout
+from vime_sync.local.layout import lie_there, read_layout
 from vime_sync.local.state import boot_id, read_state, read_table
 from vime_sync.materialize.apply import ApplyJob, Feed
 from vime_sync.materialize.context import Context
@@ -52,7 +52,8 @@ def recover(context: Context, sources: Sources) -> Recovered:
     if isinstance(intent, ReplaceIntent):
         return _recover_replace(context, intent)
     table = read_table(paths, intent.origin.table_name)
-    if table is None or read_layout(paths, table).broken:
+    layout = read_layout(paths, table) if table is not None else None
+    if table is None or layout is None or layout.broken or not lie_there(intent.work, layout):
         intents.end(paths)  # nothing says what the bytes were, or a shard is cut or gone: identify what is there
         return Recovered()
     rebooted = intent.boot_id != boot_id()
@@ -124,7 +125,7 @@ def _find_feed(sources: Sources, intent: ApplyIntent, files: SourceFiles) -> Fee
         if not isinstance(found, DeltaVersion) or found.identity != identities.get(step.version):
             return None
         deltas.append(found)
-    return Feed(deltas, files)
+    return Feed(deltas, files) if intents.is_staged_from(intent, deltas) else None
 
 
 def _can_finish(job: ApplyJob) -> bool:

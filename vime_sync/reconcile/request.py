@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vime_sync.local.paths import LocalPaths
-from vime_sync.local.state import read_state, read_table
+from vime_sync.local.state import belong_together, read_state, read_table
 from vime_sync.model import DigestTable, LocalState
 from vime_sync.plan import Plan, Result
 from vime_sync.stream.catalog import Refusal
@@ -89,4 +89,6 @@ def load_local(paths: LocalPaths) -> Local | None:
     """None where there is no state of ours, or its table is not the one it names: the bytes are then unknown."""
     state = read_state(paths).state
     table = read_table(paths, state.table_name) if state is not None else None
-    return Local(state, table) if state is not None and table is not None else None
+    if state is None or table is None or not belong_together(state, table):
+        return None
+    return Local(state, table)

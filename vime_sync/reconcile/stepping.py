@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vime_sync.errors import LocalIOError, StreamChanged
-from vime_sync.local.intent import ApplyIntent, TensorWork, read_kept
+from vime_sync.local.intent import ApplyIntent, TensorWork, drop_kept, read_kept
 from vime_sync.local.journal import Side
-from vime_sync.local.layout import read_layout
+from vime_sync.local.layout import lie_there, read_layout
 from vime_sync.local.state import boot_id, read_table
 from vime_sync.materialize.apply import Feed, OpenChain
 from vime_sync.materialize.context import Context
@@ -73,6 +73,9 @@ def step_back(context: Context, sources: Sources, report: Report, local: Local, 
 def _intent_by_kept(context: Context, local: Local, target: int) -> ApplyIntent:
     """The last pass reversed: its frames and the old values it replaced are staged already."""
     kept = read_kept(context.paths, local.state)
+    if kept is not None and not lie_there(kept.work, read_layout(context.paths, local.table)):
+        drop_kept(context.paths)  # a record that lies about where the tensors are
+        kept = None
     if kept is None:
         raise StreamChanged("what the last pass kept is gone")  # plan again, without it
     steps = tuple(replace(step, backward=True) for step in kept.steps)
