@@ -76,3 +76,31 @@ def test_h03_the_name_of_a_table_of_a_killed_run_lasts_too(tmp_path: Path) -> No
         with tracing() as trace:
             assert host.pulled(*PULL_THREADS)["result"] == "already_current"
     assert trace.bytes_from(host.local, ".safetensors") < HEADER_BYTES
+
+
+@pytest.mark.parametrize("job", ["rollback", "replacement"])
+def test_h03_the_withdrawal_of_a_killed_run_lasts_before_its_work_is_taken_up(job: str, tmp_path: Path) -> None:
+    """Killed between the removal of the state and its sync, power lost later: the old number is not back."""
+    host = Host.create(tmp_path / "host", model=models(256))
+    host.publish()
+    if job == "replacement":
+        host.publish_full()
+    host.pulled(*PULL_THREADS, version=1)
+    target = 0 if job == "rollback" else 2
+    sync = local_paths(host.local).sync
+    removed: list[str] = []
+
+    def after_removal(operation: str, path: Path) -> bool:
+        removed.extend([operation] if operation == "unlink" and path.name == "state.json" else [])
+        return bool(removed) and operation == "sync_directory" and path == sync
+
+    def new_state(operation: str, path: Path) -> bool:
+        return operation == "create" and path.name == "state.json.new"
+
+    with DiskModel(host.local, tmp_path / "limbo") as disk:
+        kill(lambda: host.pull("--durable", *PULL_THREADS, version=target), 0, after_removal)
+        kill(lambda: host.pull("--durable", *PULL_THREADS, version=target), 0, new_state)
+        disk.crash(Loss.DROPPED, random.Random(1))
+        assert not local_paths(host.local).state.exists()
+        host.pulled(*PULL_THREADS, version=target)
+        host.expect_local(target)

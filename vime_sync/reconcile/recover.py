@@ -49,6 +49,8 @@ def recover(context: Context, sources: Sources) -> Recovered:
     if intent is None or reading.state is not None or reading.peer_version is not None:
         intents.end(paths)
         return Recovered()
+    # Whoever removed the state may have been killed before that lasted: no byte changes while it can come back.
+    intents.withdraw_state(paths)
     if isinstance(intent, ReplaceIntent):
         return _recover_replace(context, intent)
     table = read_table(paths, intent.origin.table_name)
