@@ -32,6 +32,20 @@ SYNCS = (
         model("apply", "folded", "rollback"),
     ),
     Mutation(
+        "sync of the withdrawal of a run that was killed",
+        RECONCILE + "recover.py",
+        "    intents.withdraw_state(paths)\n",
+        "",
+        "tests/test_field_durable.py",
+    ),
+    Mutation(
+        "sync of the name of a table of a run that was killed",
+        LOCAL + "state.py",
+        "        fsio.sync_directory(paths.tables)",
+        "        pass",
+        "tests/test_field_durable.py",
+    ),
+    Mutation(
         "sync of the state",
         LOCAL + "state.py",
         "write_sealed(paths.state, document, durable=True,",
