@@ -204,7 +204,7 @@ def _versions_known(host: Host) -> set[int]:
     try:
         intent = json.loads(intent_path(host.local).read_bytes())
         if intent["origin"]["damaged"]:
-            return {intent["origin_version"], intent["lineage"][-1][0]}
+            return {intent["origin_version"]}
     except (FileNotFoundError, ValueError, KeyError):
         pass
     return set(host.models)

@@ -6,19 +6,53 @@ callers know whose directory it is and turn that into the right error class.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
 from vime_sync import fsio
 from vime_sync.format.checksum import xxh3
-from vime_sync.format.header import LENGTH_BYTES, header_length, parse_header
+from vime_sync.format.header import LENGTH_BYTES, Header, header_length, parse_header
 from vime_sync.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from vime_sync.format.problems import FormatError, TruncatedError
 from vime_sync.model import IGNORED_NAMES, AuxiliaryFile, Checkpoint, FileStat, ShardFile, VersionKind
 
 SINGLE_NAME = "model.safetensors"
+# The headers of three models of 100,000 tensors; one that is longer by itself is parsed each time.
+_MOST_PARSED_BYTES = 32 << 20
 # File names need not be UTF-8.
 _AS_NAMED = ("utf-8", "surrogateescape")
+
+
+class _ParsedHeaders:
+    """Headers by their digest: one that was parsed before is only read and hashed again.
+
+    Parsing 100,000 tensors takes a second. Bounded by the size of the texts; the oldest go first. For all threads.
+    """
+
+    def __init__(self) -> None:
+        self._headers: OrderedDict[str, tuple[Header, int]] = OrderedDict()
+        self._size_bytes = 0
+        self._guard = threading.Lock()
+
+    def header(self, digest: str, raw: bytes) -> Header:
+        """Raises what `parse_header` raises."""
+        with self._guard:
+            if digest in self._headers:
+                self._headers.move_to_end(digest)
+                return self._headers[digest][0]
+        header = parse_header(raw)
+        with self._guard:
+            if digest not in self._headers and len(raw) <= _MOST_PARSED_BYTES:
+                self._headers[digest] = (header, len(raw))
+                self._size_bytes += len(raw)
+            while self._size_bytes > _MOST_PARSED_BYTES:
+                self._size_bytes -= self._headers.popitem(last=False)[1][1]
+        return header
+
+
+_PARSED = _ParsedHeaders()
 
 
 def read_index(directory: Path) -> tuple[Index, bytes] | None:
@@ -54,7 +88,8 @@ def read_shard(directory: Path, name: str) -> ShardFile:
             raw = file.read_at(length, LENGTH_BYTES)
             if not any(raw[:64]):  # allocated, not yet written
                 raise TruncatedError("has zeros where its header should be")
-            header = parse_header(raw)
+            digest = xxh3(prefix + raw)
+            header = _PARSED.header(digest, raw)
             expected = LENGTH_BYTES + length + header.data_size_bytes
             if stat.size_bytes < expected:
                 raise TruncatedError(f"has {stat.size_bytes} bytes, expected {expected} by its header")
@@ -64,7 +99,6 @@ def read_shard(directory: Path, name: str) -> ShardFile:
             raise type(problem)(f"{name}: {problem}") from None
         except EOFError:
             raise TruncatedError(f"{name}: shrank while its header was read") from None
-    digest = xxh3(prefix + raw)
     return ShardFile(name, path, stat, LENGTH_BYTES + length, digest, header.tensors, header.metadata)
 
 

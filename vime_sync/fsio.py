@@ -84,37 +84,63 @@ class File:
 
     def read_into(self, view: memoryview, offset: int) -> None:
         """Fill the whole view. Raises EOFError where the file ends before."""
-        with _named(self.path):
-            while len(view):
-                got = os.preadv(self._fd, [view], offset)
-                if not got:
-                    raise EOFError(f"{self.path} ends at byte {offset}, {len(view)} bytes early")
-                offset += got
-                view = view[got:]
+        left = len(view)
+        while left:
+            try:
+                got = os.preadv(self._fd, (view,), offset)
+            except OSError as problem:
+                raise self._naming(problem) from None
+            if got == left:
+                return
+            if not got:
+                raise EOFError(f"{self.path} ends at byte {offset}, {left} bytes early")
+            offset += got
+            left -= got
+            view = view[got:]
 
     def read_at(self, size_bytes: int, offset: int) -> bytes:
         """Exactly `size_bytes`. Raises EOFError where the file ends before."""
-        buffer = bytearray(size_bytes)
-        self.read_into(memoryview(buffer), offset)
-        return bytes(buffer)
+        piece = self.read_up_to(size_bytes, offset)
+        if len(piece) != size_bytes:
+            raise EOFError(f"{self.path} ends at byte {offset + len(piece)}, {size_bytes - len(piece)} bytes early")
+        return piece
 
     def read_up_to(self, size_bytes: int, offset: int) -> bytes:
         """At most `size_bytes`; fewer only at the end of the file. One read may give less before it (FUSE, NFS)."""
-        pieces = []
-        with _named(self.path):
-            while size_bytes and (piece := os.pread(self._fd, size_bytes, offset)):
-                pieces.append(piece)
-                offset += len(piece)
-                size_bytes -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces: list[bytes] = []
+        while size_bytes:
+            try:
+                piece = os.pread(self._fd, size_bytes, offset)
+            except OSError as problem:
+                raise self._naming(problem) from None
+            if len(piece) == size_bytes and not pieces:
+                return piece
+            if not piece:
+                break
+            pieces.append(piece)
+            offset += len(piece)
+            size_bytes -= len(piece)
+        return b"".join(pieces)
 
     def write_at(self, view: memoryview, offset: int) -> None:
         observer("write", self.path)
-        with _named(self.path):
-            while len(view):
+        left = len(view)
+        while left:
+            try:
                 put = os.pwrite(self._fd, view, offset)
-                offset += put
-                view = view[put:]
+            except OSError as problem:
+                raise self._naming(problem) from None
+            if put == left:
+                return
+            offset += put
+            left -= put
+            view = view[put:]
+
+    def _naming(self, problem: OSError) -> OSError:
+        """The OSError with the path that it lacks; on the hot way a context manager costs more than the call."""
+        if problem.filename is None:
+            problem.filename = str(self.path)
+        return problem
 
     def truncate(self, size_bytes: int) -> None:
         observer("truncate", self.path)

@@ -161,7 +161,8 @@ def _target(view: View, new_stream: bool) -> tuple[int, tuple[str, ...]]:
             newest = f"the newest there is {view.versions[-1]}" if view.versions else "there is none yet"
             raise VersionMissing(f"version {view.wanted} is not in {view.share}; {newest}", version=view.wanted)
         return view.wanted, ()
-    warnings = []
+    # To a host that holds nothing yet a share that is not mounted looks just the same: at least it is said.
+    warnings = [] if view.versions else [f"{view.share} shows no version yet: version 0, the base, is the newest"]
     for version in reversed(view.versions):
         if local is not None and version == local.version and view.same.get(version) and not new_stream:
             break  # the one we hold: known again without parsing it

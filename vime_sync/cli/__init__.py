@@ -69,10 +69,17 @@ def run(argv: Sequence[str]) -> int:
             if expected is None:
                 traceback.print_exception(problem)
                 expected = SyncError(f"unexpected {type(problem).__name__}: {problem}")
+            expected.hint = expected.hint.replace("`vime-sync COMMAND ", f"`vime-sync {_command(argv)} ")
             output.error(expected)
         return exit_code(expected) if expected is not None else SyncError.code
     finally:
         invocation.source.give_back()
+
+
+def _command(argv: Sequence[str]) -> str:
+    """The command that was meant, for a hint that can be pasted."""
+    names = {command.name or getattr(command.callback, "__name__", "") for command in application.registered_commands}
+    return next((word for word in argv if word in names), "COMMAND")
 
 
 def _expected(problem: Exception) -> SyncError | None:

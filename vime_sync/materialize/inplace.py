@@ -179,11 +179,15 @@ def committed_forward(job: ApplyJob, table: DigestTable) -> tuple[LocalState, Di
 
 
 def committed_back(job: ApplyJob, wrong: frozenset[str]) -> LocalState:
-    """The state after an undo: the origin, with the touched files' new stats."""
+    """The state after an undo: the origin, with the touched files' new stats.
+
+    A tensor that was known to be damaged and was rebuilt on the way is proven to be at its old bytes: it is whole now.
+    """
     origin = job.intent.origin
     files = {work.span.file for work in job.intent.work}
+    whole = {work.name for number, work in enumerate(job.intent.work) if job.journal.begun(number)} - wrong
     return replace(
         origin,
         stats={**origin.stats, **current_stats(job.context.paths, files)},
-        damaged=tuple(sorted({*origin.damaged, *wrong})),
+        damaged=tuple(sorted({*origin.damaged, *wrong} - whole)),
     )

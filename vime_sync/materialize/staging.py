@@ -6,7 +6,8 @@ local bytes (docs/DESIGN.md). One file of frames and one of old values per delta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,7 @@ def lay_out(
     staged_ends = [0] * len(deltas)
     old_ends = [0] * len(deltas)
     work = []
-    for name in sorted(touched, key=lambda name: (-spans[name].size_bytes, name)):
+    for name in _in_turns(touched, spans):
         payloads = []
         for number, delta in enumerate(deltas):
             payload = delta.payloads.get(name)
@@ -61,6 +62,18 @@ def lay_out(
             wanted = (ChecksumFormat.XXH3_128, digests[name])
         work.append(TensorWork(name, spans[name], digests[name], *wanted, tuple(payloads)))
     return tuple(work)
+
+
+def _in_turns(names: Iterable[str], spans: Mapping[str, Span]) -> list[str]:
+    """Largest first; of equal ones the files take turns, as two threads that write to one file wait for each other."""
+    met: Counter[tuple[int, str]] = Counter()
+    order = []
+    for name in sorted(names):
+        span = spans[name]
+        place = (span.size_bytes, span.file)
+        order.append((-span.size_bytes, met[place], span.file, name))
+        met[place] += 1
+    return [name for *_, name in sorted(order)]
 
 
 def staging_bytes(intent: ApplyIntent) -> int:

@@ -8,6 +8,7 @@ from vime_sync.errors import (
     Damaged,
     Interrupted,
     LineageGap,
+    LocalIOError,
     NewStream,
     NoRoom,
     ShareUnreachable,
@@ -32,6 +33,7 @@ from vime_sync.reconcile.seeding import mend_files, planned_chain, seed, text
 from vime_sync.reconcile.sources import Sources
 from vime_sync.reconcile.stepping import step_back, step_forward
 from vime_sync.reconcile.survey import survey
+from vime_sync.stream.catalog import Signature
 from vime_sync.stream.payloads import SourceFiles
 
 # Failures after which LOCAL is whole at its old version: it is the share's or the publisher's move.
@@ -43,20 +45,24 @@ _LOOKS = 4
 
 def plan_for(context: Context, request: Request, sources: Sources, local: Local | None) -> Plan:
     """Look at the share and plan. Reads the base's headers only where there is nothing else to compare with."""
-    reference = None
-    if local is not None:
-        reference = read_layout(context.paths, local.table).signature
-    elif request.base is not None:
+
+    def reference() -> Signature | None:
+        if local is not None:
+            try:
+                return read_layout(context.paths, local.table).signature
+            except OSError as problem:  # this host's trouble, in the middle of reading the share
+                raise LocalIOError(f"{problem.filename or context.paths.root}: {problem.strerror}") from problem
         try:
-            reference = sources.base().signature()
+            return sources.base().signature() if request.base is not None else None
         except (UsageError, ShareUnreachable):
-            reference = None
+            return None
+
     state = local.state if local is not None else None
     base_entry = None
-    if state is not None and state.version == 0 and request.base is not None:
+    if state is not None and 0 in (state.version, request.version) and _is_on_base(state) and request.base is not None:
         base_entry = _base_now(context, sources, state)
         if base_entry is None:
-            state = None  # another base than LOCAL was seeded from: start over from it
+            state = None  # another base than LOCAL was seeded from: version 0 is that one now
     going_back = state is not None and request.version is not None and request.version < state.version
     # Only then: of a large pass it is megabytes of JSON.
     kept = read_kept(context.paths, state) if state is not None and going_back else None
@@ -80,8 +86,12 @@ def plan_for(context: Context, request: Request, sources: Sources, local: Local 
     return plan if base_entry is None else replace(plan, refreshed=(base_entry,))
 
 
+def _is_on_base(state: LocalState) -> bool:
+    return state.lineage[0].version == 0
+
+
 def _base_now(context: Context, sources: Sources, state: LocalState) -> LineageEntry | None:
-    """At version 0 no published digest proves the bytes: the base must be the one they came from. None: it is not.
+    """Of version 0 no published digest proves the bytes: the base must be the one they came from. None: it is not.
 
     What cannot be read just now proves nothing either way.
     """

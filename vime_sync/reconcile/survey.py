@@ -9,7 +9,7 @@ from pathlib import Path
 from vime_sync.errors import ShareUnreachable, SyncError
 from vime_sync.model import Checkpoint, LineageEntry, LocalState, Published, structure_of
 from vime_sync.plan import View, is_new_stream
-from vime_sync.stream.catalog import Catalog, Refusal, Signature
+from vime_sync.stream.catalog import Catalog, Reference, Refusal
 
 SameContent = Callable[[Checkpoint], bool]
 
@@ -23,7 +23,7 @@ def survey(
     local: LocalState | None,
     *,
     has_base: bool,
-    reference: Signature | None = None,
+    reference: Reference | None = None,
     kept_from: int | None = None,
     same_content: SameContent = lambda checkpoint: False,
     anchor_known: bool = True,

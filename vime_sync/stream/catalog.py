@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,8 @@ class Refusal:
 
 # Names, dtypes and shapes of the checkpoint that a full version without an index must match (FIELD_GUIDE S5).
 Signature = Mapping[str, tuple[str, tuple[int, ...]]]
+# Asked for only where there is such a version: it takes the headers of the whole checkpoint. Raises SyncError.
+Reference = Callable[[], Signature | None]
 Entry = Published | SyncError
 
 _COMPARE_BYTES = 1 << 20
@@ -41,7 +43,7 @@ class Catalog:
     """One look at a share: the list of versions is read once, each version when it is asked for."""
 
     def __init__(
-        self, share: Path, reference: Signature | None = None, refused: Mapping[int, Refusal] | None = None
+        self, share: Path, reference: Reference | None = None, refused: Mapping[int, Refusal] | None = None
     ) -> None:
         """Raises ShareUnreachable when the directory cannot be listed (FIELD_GUIDE S16)."""
         self._reference = reference
@@ -86,7 +88,7 @@ class Catalog:
             return None
 
 
-def read_version(directory: Path, version: int, share: Path, reference: Signature | None = None) -> Published:
+def read_version(directory: Path, version: int, share: Path, reference: Reference | None = None) -> Published:
     """Parse and cross-check one published version; no payload is decoded.
 
     Raises NotReady, Malformed, LineageMismatch, ShareUnreachable, each naming the version.
@@ -106,7 +108,7 @@ def read_version(directory: Path, version: int, share: Path, reference: Signatur
         raise read_problem(problem, version, directory) from None
 
 
-def _read(directory: Path, version: int, share: Path, reference: Signature | None) -> Published:
+def _read(directory: Path, version: int, share: Path, reference: Reference | None) -> Published:
     _check_inside(directory, share)
     found = read_index(directory)
     if found is not None and found[0].delta is not None:
@@ -177,7 +179,7 @@ def _check_equal(directory: Path, duplicate: Duplicate) -> None:
                 )
 
 
-def _read_full(directory: Path, version: int, has_index: bool, reference: Signature | None) -> Checkpoint:
+def _read_full(directory: Path, version: int, has_index: bool, reference: Reference | None) -> Checkpoint:
     """A directory without an index is not thereby full: publishers write a delta's index last (S1, S2)."""
     print_before = _fingerprint(directory)
     if not has_index:
@@ -194,10 +196,11 @@ def _read_full(directory: Path, version: int, has_index: bool, reference: Signat
     return checkpoint
 
 
-def _check_single(checkpoint: Checkpoint, reference: Signature | None) -> None:
+def _check_single(checkpoint: Checkpoint, reference: Reference | None) -> None:
     shard = checkpoint.shards[SINGLE_NAME]
-    if reference is not None:
-        if checkpoint.signature() != reference:
+    expected = reference() if reference is not None else None
+    if expected is not None:
+        if checkpoint.signature() != expected:
             raise TruncatedError(f"its {SINGLE_NAME} has other tensors than the checkpoint here, and no index says why")
     elif shard.metadata.keys() & shard.tensors.keys():
         raise TruncatedError(f"its {SINGLE_NAME} looks like a shard of a delta whose index is still to come")
