@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests import toolkit
+from tests.host import Host, expect_error
 from tests.source_story import VICTIM, Setting, in_settings, set_metadata, tell
 
 FIRST = "model.embed_tokens.weight"
@@ -162,3 +163,16 @@ def test_s10_an_empty_delta_advances_the_version(encoding: str, setting: Setting
     if setting is Setting.ONLY:
         assert (result.document["tensors_changed"], result.document["bytes_written"]) == (0, 0)
         assert toolkit.vime("status", "--local", story.local).document["local_version"] == story.bad
+
+
+@pytest.mark.parametrize("key", ["-etadata", "Metadata", "metadat`"])
+def test_s18_an_index_whose_metadata_has_another_name_is_no_full_version(tmp_path: Path, key: str) -> None:
+    """One flipped bit: the frames of a delta would be the weights."""
+    host = Host.create(tmp_path)
+    directory = host.publish()
+    index = directory / toolkit.INDEX_NAME
+    index.write_bytes(index.read_bytes().replace(b'"metadata"', f'"{key}"'.encode(), 1))
+
+    expect_error(host.pull(version=1), 11, "malformed")
+    assert not list(host.local.glob("*.safetensors"))
+    assert toolkit.vime("inspect", directory).code == 11

@@ -58,4 +58,5 @@ def test_what_no_test_shows_is_said() -> None:
     section = README.split(f"\n{HEADING}\n", 1)[1].split("\n## ", 1)[0]
     (sentence,) = re.findall(r"Not shown by any test: [^.]*\.", section)
     not_due = {name for name, row in FIELD_ROWS.items() if "too large for the suite" in row[3]}
-    assert not_due and all(f"({name})" in sentence for name in not_due)
+    assert all(f"({name})" in sentence for name in not_due)
+    assert "(H15)" in sentence  # its tests lower the limit

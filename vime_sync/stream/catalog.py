@@ -189,11 +189,22 @@ def _read_full(directory: Path, version: int, has_index: bool, reference: Refere
     checkpoint = read_checkpoint(directory, version, VersionKind.FULL)
     for name in (*checkpoint.shards, *checkpoint.auxiliary):
         _check_inside(directory / name, directory)
-    if not has_index:
+    if has_index:
+        _check_no_delta(checkpoint)
+    else:
         _check_single(checkpoint, reference)
     if _fingerprint(directory) != print_before:
         raise TruncatedError("its files changed while they were looked at")
     return checkpoint
+
+
+def _check_no_delta(checkpoint: Checkpoint) -> None:
+    """One flipped bit in the word `metadata` makes a delta's index a full one's, and its frames the weights (S18)."""
+    for shard in checkpoint.shards.values():
+        if shard.metadata.keys() & shard.tensors.keys():
+            raise FormatError(
+                f"{shard.name} holds digests of its tensors, as a delta's shards do, and {INDEX_NAME} is not a delta's"
+            )
 
 
 def _check_single(checkpoint: Checkpoint, reference: Reference | None) -> None:
