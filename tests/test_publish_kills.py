@@ -178,7 +178,8 @@ def test_everything_is_durable_before_what_names_it(tmp_path: Path, job: str) ->
 
     index = next(place for place, (_, path) in enumerate(log) if path.name.startswith(toolkit.INDEX_NAME))
     created = [(place, path) for place, (operation, path) in enumerate(log) if operation == "create"]
-    shards = [path for place, path in created if path.is_relative_to(build) and place < index]
+    parts = build.with_name(f"{build.name}.parts")
+    shards = [path for place, path in created if path.parent in (build, parts) and place < index]
     assert shards
     for path in shards:
         if any(entry == ("unlink", path) for entry in log):

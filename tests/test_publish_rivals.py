@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_the_newest_version_replaced_meanwhile(trainer: Trainer) -> None:
 def test_a_share_without_locks(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on with a warning, and removes only what is surely dead: of this host, its process gone."""
 
-    def no_locks(descriptor: int, operation: int) -> None:
+    def no_locks(file: int | IO[bytes], operation: int) -> None:
+        descriptor = file if isinstance(file, int) else file.fileno()
         if str(trainer.shared) in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             raise OSError(errno.ENOSYS, "Function not implemented")
 

@@ -14,8 +14,9 @@ Both write the version after the newest one on the share, as a delta against tha
 `cache`: a directory of its own with room for one checkpoint, brought along by the same pass that hosts make, so that
 its bytes are proven. Without a cache a delta can only follow right on the base or on a full version.
 
-Failures are `vime_sync.errors.SyncError`, each with `message`, `hint`, `retryable` and `code`; nothing is published
-then. A version appears whole, by one rename, or not at all. Nothing here prints.
+Failures are `vime_sync.errors.SyncError`, each with `message`, `hint`, `retryable` and `code`, but for what the given
+iterable itself raises; nothing is published then. A version appears whole, by one rename, or not at all. Nothing here
+prints.
 
 **Arrays.** `publish_tensors` takes pairs of a name and anything that numpy makes an array of (of bfloat16 and the
 small floats the arrays of the package ml_dtypes), or `Tensor(name, dtype, shape, data)` with the dtype as safetensors
@@ -43,6 +44,7 @@ from vime_sync.publish.values import (
     Options,
     Publication,
     PublishEncoding,
+    directory,
     make_options,
 )
 
@@ -86,7 +88,7 @@ def publish_checkpoint(
     options = make_options(
         shared, base, cache, version, encoding, checksum, full_every, threads, level, shard_size_bytes
     )
-    return publish_directory(Path(checkpoint), options)
+    return publish_directory(directory("checkpoint", checkpoint), options)
 
 
 def publish_tensors(
@@ -113,8 +115,7 @@ def publish_tensors(
     options = make_options(
         shared, base, cache, version, encoding, checksum, full_every, threads, level, shard_size_bytes
     )
-    beside = files if files is not None else base
-    source = ArraySource(tensors, Path(beside) if beside is not None else None)
+    source = ArraySource(tensors, directory("files", files) if files is not None else None, options.base)
     return publish(source, options, StopFlag(), Tally())
 
 

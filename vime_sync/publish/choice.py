@@ -13,6 +13,9 @@ from vime_sync.format.codec import MAX_OVERWRITE_TENSOR_BYTES
 from vime_sync.model import Encoding, version_label
 from vime_sync.publish.values import Options, PublishEncoding
 
+# Versions have up to 18 digits (docs/FORMAT.md): no single one may use them all up.
+MAX_VERSION = 10**15
+
 Signature = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
@@ -25,13 +28,28 @@ class Choice:
     is_full: bool
 
 
-def choose(options: Options, versions: Collection[int]) -> Choice:
-    """Raises UsageError for a number that is taken, or would leave a gap."""
+def choose(options: Options, versions: Collection[int], taken: Mapping[int, str]) -> Choice:
+    """`taken` are names of the share that are no directory, by their number.
+
+    Raises UsageError for a number that is taken, would leave a gap, or leaves no room above it.
+    """
     newest = max(versions, default=0)
     version = newest + 1 if options.version is None else options.version
     is_full = options.encoding is PublishEncoding.FULL or bool(options.full_every and version % options.full_every == 0)
     if version < 1:
         raise UsageError("version 0 is the base and is never published", hint="Leave --version out.")
+    if version > MAX_VERSION:
+        raise UsageError(
+            f"version {version}, expected at most {MAX_VERSION}: 18 digits are all, and others must follow",
+            hint="Leave --version out; where the newest is as high, begin anew in another share.",
+            version=version,
+        )
+    if version in taken:
+        raise UsageError(
+            f"{options.shared / taken[version]} is no directory, and takes the number of the version to publish",
+            hint="Look whose it is, and remove or rename it; what a link there leads to may be unmounted.",
+            version=version,
+        )
     if version in versions:
         raise UsageError(
             f"version {version} is in {options.shared} already, and no version is ever published over",

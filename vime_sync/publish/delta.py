@@ -9,7 +9,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from vime_sync import fsio
 from vime_sync.errors import SourceNotReady
@@ -22,6 +21,7 @@ from vime_sync.publish.crew import Check, Work, run_crew
 from vime_sync.publish.previous import Previous
 from vime_sync.publish.shards import Parts, PartWriter, seal
 from vime_sync.publish.tensors import NewTensor
+from vime_sync.publish.workshop import Build
 
 
 class Differs(Exception):
@@ -92,7 +92,7 @@ def build_delta(
     previous: Previous,
     version: int,
     how: How,
-    build: Path,
+    build: Build,
     context: Context,
     *,
     before_writing: Callable[[], None],
@@ -100,11 +100,11 @@ def build_delta(
     """`before_writing` is called when all is compared. Raises Differs, SourceNotReady, what `accuse` makes, OSError."""
     sizes = [span.size_bytes for span in previous.spans.values()]
     context.tally.start("diff", len(sizes), sum(sizes))
-    with Parts(build, how.shard_size_bytes) as parts:
+    with Parts(build.parts, how.shard_size_bytes) as parts:
         job = _Job(previous, how, parts, context)
         run_crew(context.threads, _fitting(tensors, previous), job.make_work, context.stop.check)
         before_writing()
-        weight_map = seal(parts, 0, context.stop.check)
+        weight_map = seal(parts, build.directory, 0, context.stop.check)
     metadata = {
         "version": version_label(version),
         "base_version": version_label(version - 1),
@@ -129,8 +129,10 @@ def _fitting(tensors: Iterable[NewTensor], previous: Previous) -> Iterable[NewTe
         raise Differs(difference(missing, {}))
 
 
-def write_index(build: Path, metadata: Mapping[str, object], weight_map: Mapping[str, str]) -> None:
+def write_index(build: Build, metadata: Mapping[str, object], weight_map: Mapping[str, str]) -> None:
     """The last file of a version: every file that it names is durable under its name already."""
-    fsio.sync_directory(build)
+    fsio.sync_directory(build.directory)
     document = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
-    fsio.write_atomic(build / INDEX_NAME, json.dumps(document).encode(), durable=True)
+    # Written aside: its temporary name may be that of a file that the version carries.
+    fsio.write_atomic(build.parts / INDEX_NAME, json.dumps(document).encode(), durable=True)
+    fsio.rename(build.parts / INDEX_NAME, build.directory / INDEX_NAME)

@@ -17,6 +17,7 @@ from vime_sync.publish.delta import write_index
 from vime_sync.publish.files import OpenFiles
 from vime_sync.publish.shards import Parts, PartWriter, seal
 from vime_sync.publish.tensors import NewTensor
+from vime_sync.publish.workshop import Build
 
 _BLOCK_BYTES = 1 << 20
 _SPARE_BYTES = 64 << 20
@@ -37,22 +38,22 @@ def check_room(share: Path, size_bytes: int) -> None:
 
 
 def copy_checkpoint(
-    checkpoint: Checkpoint, auxiliary: Mapping[str, Path], build: Path, files: OpenFiles, context: Context
+    checkpoint: Checkpoint, auxiliary: Mapping[str, Path], build: Build, files: OpenFiles, context: Context
 ) -> None:
     """The checkpoint's files as they are. One without an index gets one: a receiver need not guess.
 
     The index is copied (or made) last. Raises SourceNotReady, OSError.
     """
     copies = [
-        _Copy(shard.path, shard.stat, build / name)
+        _Copy(shard.path, shard.stat, build.directory / name)
         for name, shard in sorted(checkpoint.shards.items(), key=lambda item: item[1].stat.size_bytes, reverse=True)
     ]
-    copies += _auxiliary_copies({name: checkpoint.auxiliary[name].path for name in auxiliary}, build)
+    copies += _auxiliary_copies({name: checkpoint.auxiliary[name].path for name in auxiliary}, build.directory)
     _copy(copies, files, context)
-    fsio.sync_directory(build)
+    fsio.sync_directory(build.directory)
     index = checkpoint.auxiliary.get(INDEX_NAME)
     if index is not None:
-        _copy([_Copy(index.path, index.stat, build / INDEX_NAME)], files, context)
+        _copy([_Copy(index.path, index.stat, build.directory / INDEX_NAME)], files, context)
         return
     total = sum(spec.size_bytes for shard in checkpoint.shards.values() for spec in shard.tensors.values())
     weight_map = {name: shard.name for shard in checkpoint.shards.values() for name in shard.tensors}
@@ -62,7 +63,7 @@ def copy_checkpoint(
 def write_tensors(
     tensors: Iterable[NewTensor],
     auxiliary: Mapping[str, Path],
-    build: Path,
+    build: Build,
     shard_size_bytes: int,
     context: Context,
 ) -> Signature:
@@ -92,10 +93,10 @@ def write_tensors(
         return work
 
     with OpenFiles(lambda message: SourceNotReady(message)) as files:
-        _copy(_auxiliary_copies(auxiliary, build), files, context)
-    with Parts(build, shard_size_bytes) as parts:
+        _copy(_auxiliary_copies(auxiliary, build.directory), files, context)
+    with Parts(build.parts, shard_size_bytes) as parts:
         run_crew(context.threads, noted(), make_work, context.stop.check)
-        weight_map = seal(parts, 1, context.stop.check)
+        weight_map = seal(parts, build.directory, 1, context.stop.check)
     write_index(build, {"total_size": total}, weight_map)
     return signature
 

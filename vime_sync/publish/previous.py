@@ -6,19 +6,15 @@ prove. A cache is a LOCAL brought along by the very pass that hosts make: its di
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vime_sync import fsio
-from vime_sync.errors import Damaged, ShareUnreachable, SourceNotReady, StreamChanged, SyncError, UsageError, WrongBase
+from vime_sync.errors import Damaged, SourceNotReady, StreamChanged, SyncError, UsageError, WrongBase
 from vime_sync.local.layout import read_layout
 from vime_sync.local.lock import hold
-from vime_sync.local.paths import LocalPaths
 from vime_sync.local.state import read_table, weights_digest, write_state
 from vime_sync.materialize.context import Context
 from vime_sync.model import Checkpoint, FileStat, Published, Span, VersionKind
@@ -30,9 +26,6 @@ from vime_sync.reconcile import Request, reconcile
 from vime_sync.reconcile.request import Local, load_local
 from vime_sync.reconcile.sources import Sources
 from vime_sync.stream.catalog import Catalog
-
-# Beside the cache's other records: the newest version that was published from here.
-_PUBLISHED = "published.json"
 
 # Says that a tensor does not have the digest that is known of it.
 Accuse = Callable[[str], SyncError]
@@ -125,7 +118,6 @@ def _cache(
     options: Options, choice: Choice, catalog: Catalog, remembered: BaseRecord | None, context: Context, warn: Warn
 ) -> Iterator[Previous]:
     paths = context.paths
-    _check_share(paths, choice, catalog)
     if choice.newest:
         _newest(choice, catalog)
     report = reconcile(context, Request(catalog.share, options.base, choice.newest))
@@ -167,32 +159,6 @@ def _cache(
                 files,
                 accuse,
             )
-
-
-def _check_share(paths: LocalPaths, choice: Choice, catalog: Catalog) -> None:
-    """An unmounted share looks empty, and one that is mounted with less looks young (FIELD_GUIDE S16, V10).
-
-    Raises ShareUnreachable where it shows less than what was published to it from here, or what the cache holds.
-    """
-    held = load_local(paths)
-    known = [(held.state.version, held.state.share)] if held is not None and held.state.share is not None else []
-    with suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        document = json.loads((paths.sync / _PUBLISHED).read_bytes())
-        known.append((int(document["version"]), str(document["share"])))
-    share = os.path.realpath(catalog.share)
-    newest = max((version for version, place in known if os.path.realpath(place) == share), default=0)
-    if newest > choice.newest:
-        shown = f"only up to {choice.newest}" if choice.newest else "nothing"
-        raise ShareUnreachable(
-            f"--cache {paths.root} knows of version {newest} in {catalog.share}, which now shows {shown}",
-            hint="Check that the share is mounted and whole. If a new stream is to begin there, give a new --cache.",
-        )
-
-
-def remember_published(paths: LocalPaths, share: Path, version: int) -> None:
-    """Keep with the cache how far the share has come."""
-    document = {"schema": "vime-sync/published/1", "share": os.fspath(share), "version": version}
-    fsio.write_atomic(paths.sync / _PUBLISHED, json.dumps(document).encode(), durable=True)
 
 
 def _check_base(local: Local, catalog: Catalog, remembered: BaseRecord | None, context: Context) -> None:

@@ -22,10 +22,11 @@ from vime_sync.publish.auxiliary import left_behind
 from vime_sync.publish.choice import Choice, Signature, choose, delta_encoding, difference
 from vime_sync.publish.delta import Compared, Differs, How, build_delta
 from vime_sync.publish.full import check_room, copy_checkpoint, write_tensors
-from vime_sync.publish.previous import Previous, open_previous, remember_published
+from vime_sync.publish.previous import Previous, open_previous
+from vime_sync.publish.remembered import check_cache, remember_apart, remember_published
 from vime_sync.publish.source import CheckpointSource, Source
 from vime_sync.publish.values import Options, Publication
-from vime_sync.publish.workshop import BaseRecord, Workshop, open_workshop
+from vime_sync.publish.workshop import BaseRecord, Build, Workshop, expect_share, open_workshop
 from vime_sync.stream.catalog import Catalog, read_version
 
 # A publication without a cache has no LOCAL; nothing is ever looked for there.
@@ -61,6 +62,9 @@ def publish(source: Source, options: Options, stop: StopFlag, tally: Tally) -> P
     paths = local_paths(options.cache) if options.cache is not None else _NOWHERE
     run = _Run(options, Context(paths, options.threads or default_threads(), stop, tally))
     try:
+        expect_share(options.shared)
+        if options.cache is not None:  # first of all: not even a lock is made in an empty mount point
+            check_cache(paths, options)
         with open_workshop(options.shared, run.warn) as workshop:
             publication = _publish(run, source, workshop)
     except OSError as problem:
@@ -71,7 +75,7 @@ def publish(source: Source, options: Options, stop: StopFlag, tally: Tally) -> P
 
 def _publish(run: _Run, source: Source, workshop: Workshop) -> Publication:
     catalog = Catalog(run.options.shared)
-    choice = choose(run.options, catalog.versions)
+    choice = choose(run.options, catalog.versions, workshop.taken())
     if not choice.is_full:
         try:
             return _publish_delta(run, source, workshop, catalog, choice)
@@ -82,8 +86,8 @@ def _publish(run: _Run, source: Source, workshop: Workshop) -> Publication:
 
 
 @contextmanager
-def _build(workshop: Workshop) -> Iterator[Path]:
-    """A directory to build in; gone afterwards, unless it was released."""
+def _build(workshop: Workshop) -> Iterator[Build]:
+    """Where to build; gone afterwards, unless it was released."""
     build = workshop.new_build()
     try:
         yield build
@@ -97,8 +101,9 @@ def _build(workshop: Workshop) -> Iterator[Path]:
 def _publish_delta(run: _Run, source: Source, workshop: Workshop, catalog: Catalog, choice: Choice) -> Publication:
     started = time.monotonic()
     newest_files = _fingerprint(catalog, choice)
+    remembered = workshop.remembered_base(run.warn)
     with (
-        open_previous(run.options, choice, catalog, workshop.remembered_base(), run.context, run.warn) as previous,
+        open_previous(run.options, choice, catalog, remembered, run.context, run.warn) as previous,
         _build(workshop) as build,
     ):
         run.seconds["cache"] = time.monotonic() - started
@@ -108,7 +113,7 @@ def _publish_delta(run: _Run, source: Source, workshop: Workshop, catalog: Catal
         how = _how(run, previous)
         compared = _compare(run, source, previous, choice, how, build)
         with run.timed("write"):
-            written = read_version(build, choice.version, run.options.shared)
+            written = read_version(build.directory, choice.version, run.options.shared)
             source.check_unchanged()
             previous.files.check_unchanged()
             if (warning := left_behind(previous.auxiliary, source.auxiliary())) is not None:
@@ -121,20 +126,28 @@ def _publish_delta(run: _Run, source: Source, workshop: Workshop, catalog: Catal
                 raise PublisherConflict(f"version {choice.newest} was replaced while the next one was made against it")
             path = workshop.release(build, choice.version)
             if run.options.cache is not None:
-                _remember(run, choice)
+                _remember(run, choice, is_held=True)
     return Publication(
         choice.version, path, VersionKind.DELTA, how.encoding.value, how.checksum.value,
         compared.tensors_changed, len(previous.spans), compared.changed_bytes, compared.total_bytes, wire_bytes, {}, (),
     )  # fmt: skip
 
 
-def _remember(run: _Run, choice: Choice) -> None:
+def _remember(run: _Run, choice: Choice, *, is_held: bool) -> None:
+    """`is_held`: whether the cache's lock is ours already. The version is there, whatever comes of it."""
+    paths, share = run.context.paths, run.options.shared
     try:
-        remember_published(run.context.paths, run.options.shared, choice.version)
-    except OSError as problem:  # the version is there all the same
-        run.warn(
-            f"{problem.filename}: {problem.strerror}: the cache does not know that version {choice.version} is out"
-        )
+        if is_held:
+            remember_published(paths, share, choice.version)
+        else:
+            remember_apart(paths, share, choice.version, run.context.stop.check)
+    except OSError as problem:
+        trouble = f"{problem.filename}: {problem.strerror}"
+    except SyncError as problem:
+        trouble = problem.message
+    else:
+        return
+    run.warn(f"{trouble}: the cache does not know that version {choice.version} is out")
 
 
 def _fingerprint(catalog: Catalog, choice: Choice) -> str | None:
@@ -149,7 +162,7 @@ def _how(run: _Run, previous: Previous) -> How:
     return How(encoding, run.options.checksum, run.options.level, run.options.shard_size_bytes)
 
 
-def _compare(run: _Run, source: Source, previous: Previous, choice: Choice, how: How, build: Path) -> Compared:
+def _compare(run: _Run, source: Source, previous: Previous, choice: Choice, how: How, build: Build) -> Compared:
     began = time.monotonic()
 
     def all_compared() -> None:
@@ -178,13 +191,15 @@ def _publish_full(run: _Run, source: Source, workshop: Workshop, catalog: Catalo
         wire_bytes = _wire_bytes(build)
         run.context.stop.check()
         path = workshop.release(build, choice.version)
+    if run.options.cache is not None:
+        _remember(run, choice, is_held=False)
     sizes = [span.size_bytes for span in written.spans().values()]
     return Publication(
         choice.version, path, VersionKind.FULL, None, None, None, len(sizes), None, sum(sizes), wire_bytes, {}, ()
     )
 
 
-def _copied(run: _Run, source: CheckpointSource, choice: Choice, build: Path) -> Checkpoint:
+def _copied(run: _Run, source: CheckpointSource, choice: Choice, build: Build) -> Checkpoint:
     if (warning := source.omitted()) is not None:
         run.warn(warning)
     check_room(run.options.shared, source.checkpoint.size_bytes)
@@ -192,7 +207,7 @@ def _copied(run: _Run, source: CheckpointSource, choice: Choice, build: Path) ->
     return _read_back(run, choice, build, source.checkpoint.signature())
 
 
-def _gathered(run: _Run, source: Source, choice: Choice, build: Path) -> Checkpoint:
+def _gathered(run: _Run, source: Source, choice: Choice, build: Build) -> Checkpoint:
     auxiliary = source.auxiliary()
     if not auxiliary:
         raise UsageError(
@@ -205,13 +220,14 @@ def _gathered(run: _Run, source: Source, choice: Choice, build: Path) -> Checkpo
     return _read_back(run, choice, build, signature)
 
 
-def _read_back(run: _Run, choice: Choice, build: Path, signature: Signature) -> Checkpoint:
+def _read_back(run: _Run, choice: Choice, build: Build, signature: Signature) -> Checkpoint:
     """What stands there as a receiver reads it is what was to be written. Raises LocalIOError."""
-    found = read_version(build, choice.version, run.options.shared)
+    found = read_version(build.directory, choice.version, run.options.shared)
     if not isinstance(found, Checkpoint) or found.signature() != signature:
         raise LocalIOError(f"version {choice.version} does not read back as the checkpoint that was given")
     return found
 
 
-def _wire_bytes(build: Path) -> int:
-    return sum(fsio.stat(path).size_bytes for _, path in fsio.walk(build, follow_links=False, skip=frozenset()))
+def _wire_bytes(build: Build) -> int:
+    files = fsio.walk(build.directory, follow_links=False, skip=frozenset())
+    return sum(fsio.stat(path).size_bytes for _, path in files)

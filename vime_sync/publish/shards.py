@@ -61,7 +61,7 @@ class Part:
 
 
 class Parts:
-    """All files of a version, with the parts that are at work. `limit_bytes` is how much data a file gets."""
+    """The parts that are at work, in a directory of theirs. `limit_bytes` is how much data a file gets."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         self.directory = directory
@@ -114,8 +114,11 @@ class PartWriter:
             self._part = None
 
 
-def seal(parts: Parts, first_number: int, check: Callable[[], None]) -> dict[str, str]:
-    """Give every file its header and its name, durably; returns tensor -> file name. Parts without tensors go."""
+def seal(parts: Parts, build: Path, first_number: int, check: Callable[[], None]) -> dict[str, str]:
+    """Give every file its header, durably, and its name in `build`; returns tensor -> file name.
+
+    Parts without tensors go.
+    """
     ready: list[tuple[Path, Sequence[Entry]]] = []
     small: list[Part] = []
     for part in parts.all:
@@ -138,7 +141,7 @@ def seal(parts: Parts, first_number: int, check: Callable[[], None]) -> dict[str
     for number, (path, entries) in enumerate(ready):
         last = len(ready)
         name = f"model-{number + first_number:05d}-of-{last:05d}.safetensors"
-        fsio.rename(path, parts.directory / name)
+        fsio.rename(path, build / name)
         weight_map.update((entry.name, name) for entry in entries)
     return weight_map
 

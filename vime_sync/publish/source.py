@@ -90,9 +90,15 @@ class CheckpointSource:
 class ArraySource:
     """Tensors in memory. What can be iterated over only once cannot become a full version half way."""
 
-    def __init__(self, tensors: Iterable[Tensor | tuple[str, Any]], files: Path | None) -> None:
+    def __init__(self, tensors: Iterable[Tensor | tuple[str, Any]], files: Path | None, base: Path | None) -> None:
+        """The files beside the weights are those of `files`, or else of `base`, if that is there.
+
+        Raises UsageError where `files` is not.
+        """
+        if files is not None and not files.is_dir():
+            raise UsageError(f"files={files} is not a directory, expected one with config and tokenizer files")
         self._given = tensors
-        self._files = files
+        self._files = base if files is None and base is not None and base.is_dir() else files
 
     def signature(self) -> Signature | None:
         return None

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vime_sync.errors import UsageError
 from vime_sync.format.header import parse_header
-from vime_sync.format.problems import FormatError
 from vime_sync.model import Checkpoint, TensorSpec
 from vime_sync.publish.files import OpenFiles, Reader
+from vime_sync.publish.values import whole_number
+
+# What numpy, and the arrays of others when asked for their values, raise for what is no array of numbers.
+_NO_ARRAY = (TypeError, ValueError, AttributeError, RuntimeError, BufferError)
 
 # numpy's name of a dtype (for the small floats that of the ml_dtypes package) -> the format's.
 _DTYPE_NAMES = {
@@ -46,7 +50,7 @@ _DTYPE_NAMES = {
 class Tensor:
     """A tensor in memory by its bytes, for dtypes that numpy lacks: `dtype` as safetensors names it ("BF16").
 
-    `data` is anything that gives its bytes, contiguous, in row-major order, little-endian.
+    `data` is an array or anything else that gives its bytes: in row-major order, little-endian.
     """
 
     name: str
@@ -75,18 +79,40 @@ def checkpoint_tensors(checkpoint: Checkpoint, files: OpenFiles) -> Iterator[New
 
 
 def array_tensors(tensors: Iterable[Tensor | tuple[str, Any]]) -> Iterator[NewTensor]:
-    """One after the other, in the order given. Raises UsageError for a name that comes twice, or an odd dtype."""
+    """One after the other, in the order given. Raises UsageError for a name that comes twice, or what is no tensor."""
     seen = set()
-    for item in tensors:
-        tensor = item if isinstance(item, Tensor) else _from_array(*item)
+    for item in _walk(tensors):
+        tensor = item if isinstance(item, Tensor) else _from_pair(item)
+        if not isinstance(tensor.name, str):
+            raise UsageError(f"a tensor's name is {tensor.name!r:.80}, expected text")
         if tensor.name in seen:
             raise UsageError(f"the tensor {tensor.name!r} is given twice", tensors=(tensor.name,))
         seen.add(tensor.name)
         yield _in_memory(tensor)
 
 
+def _walk(tensors: Any) -> Iterator[Any]:
+    try:
+        return iter(tensors)
+    except TypeError:
+        raise UsageError(f"tensors is {type(tensors).__name__}, expected pairs of a name and an array") from None
+
+
+def _from_pair(item: Any) -> Tensor:
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise UsageError(
+            f"{item!r:.80} is among the tensors, expected a pair of a name and an array, or a Tensor",
+            hint="Of a dict give its items().",
+        )
+    name, array = item
+    return _from_array(name, array)
+
+
 def _from_array(name: str, array: Any) -> Tensor:
-    values = np.asarray(array)
+    try:
+        values = np.asarray(array)
+    except _NO_ARRAY as problem:
+        raise _no_data(name, problem) from problem
     dtype = _DTYPE_NAMES.get(values.dtype.name)
     if dtype is None:
         raise UsageError(
@@ -100,7 +126,10 @@ def _from_array(name: str, array: Any) -> Tensor:
 
 
 def _in_memory(tensor: Tensor) -> NewTensor:
-    data = np.frombuffer(tensor.data, np.uint8) if len(tensor.data) else np.empty(0, np.uint8)
+    try:
+        data = _bytes_of(tensor.data)
+    except _NO_ARRAY as problem:
+        raise _no_data(tensor.name, problem) from problem
     spec = _checked(tensor, data.nbytes)
 
     def read(view: memoryview, position: int) -> None:
@@ -109,10 +138,29 @@ def _in_memory(tensor: Tensor) -> NewTensor:
     return NewTensor(tensor.name, spec.dtype, spec.shape, spec.size_bytes, read)
 
 
+def _bytes_of(data: Any) -> npt.NDArray[np.uint8]:
+    """As they lie there where they are contiguous, else a copy. Raises one of _NO_ARRAY."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    view = memoryview(data)
+    if not view.nbytes:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(view if view.c_contiguous else view.tobytes(), np.uint8)
+
+
+def _no_data(name: str, problem: Exception) -> UsageError:
+    return UsageError(
+        f"the tensor {name!r} cannot be read: {problem}",
+        hint="Give an array in memory, or vime_sync.publish.Tensor(name, dtype, shape, data) with its bytes.",
+        tensors=(name,),
+    )
+
+
 def _checked(tensor: Tensor, size_bytes: int) -> TensorSpec:
     """What receivers would say of it, said before anything is written. Raises UsageError."""
-    described = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [0, size_bytes]}
     try:
+        shape = [whole_number(f"a size in the shape of tensor {tensor.name!r}", size) for size in tensor.shape]
+        described = {"dtype": tensor.dtype, "shape": shape, "data_offsets": [0, size_bytes]}
         return parse_header(json.dumps({tensor.name: described}).encode()).tensors[tensor.name]
-    except (FormatError, TypeError, KeyError) as problem:
+    except (TypeError, ValueError, KeyError) as problem:
         raise UsageError(f"the tensor {tensor.name!r} cannot be published: {problem}", tensors=(tensor.name,)) from None

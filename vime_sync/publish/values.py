@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import operator
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vime_sync.errors import UsageError
 from vime_sync.model import ChecksumFormat, VersionKind
@@ -39,6 +41,15 @@ class Options:
     level: int = DEFAULT_LEVEL
     shard_size_bytes: int = DEFAULT_SHARD_BYTES
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for a value out of range."""
+        if not 1 <= self.level <= MAX_LEVEL:
+            raise UsageError(
+                f"level {self.level}, expected 1 to {MAX_LEVEL}: receivers refuse what is compressed harder"
+            )
+        if self.full_every < 0 or self.threads < 0 or self.shard_size_bytes < 1:
+            raise UsageError("full_every, threads and shard_size_bytes cannot be below 0, 0 and 1")
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -68,36 +79,53 @@ class Publication:
         return self.changed_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
+def whole_number(option: str, value: Any) -> int:
+    """An integer, also one of numpy's; True, 1.0 and "1" are none. Raises UsageError."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{option} is {value!r:.80}, expected a whole number") from None
+
+
+def directory(option: str, value: Any) -> Path:
+    """Raises UsageError for what is no path."""
+    try:
+        path = Path(value)
+    except TypeError:
+        raise UsageError(f"{option} is {value!r:.80}, expected the path of a directory") from None
+    if "\0" in os.fspath(path):
+        raise UsageError(f"{option} is {value!r:.80}, and no path has a zero byte")
+    return path
+
+
 def make_options(
-    shared: str | os.PathLike[str],
-    base: str | os.PathLike[str] | None,
-    cache: str | os.PathLike[str] | None,
-    version: int | None,
-    encoding: str,
-    checksum: str,
-    full_every: int,
-    threads: int,
-    level: int,
-    shard_size_bytes: int,
+    shared: Any,
+    base: Any,
+    cache: Any,
+    version: Any,
+    encoding: Any,
+    checksum: Any,
+    full_every: Any,
+    threads: Any,
+    level: Any,
+    shard_size_bytes: Any,
 ) -> Options:
-    """Options from plain values. Raises UsageError for one that is none."""
+    """Options from plain values, of whatever type a caller gives. Raises UsageError for one that is none."""
     try:
         wanted, digest = PublishEncoding(encoding), ChecksumFormat(checksum)
-    except ValueError as problem:
+    except (ValueError, TypeError) as problem:
         raise UsageError(f"{problem}, expected an encoding and a digest of the format") from None
-    if not 1 <= level <= MAX_LEVEL:
-        raise UsageError(f"level {level}, expected 1 to {MAX_LEVEL}: receivers refuse what is compressed harder")
-    if full_every < 0 or threads < 0 or shard_size_bytes < 1:
-        raise UsageError("full_every, threads and shard_size_bytes cannot be below 0, 0 and 1")
     return Options(
-        Path(shared),
-        Path(base) if base is not None else None,
-        Path(cache) if cache is not None else None,
-        version,
+        directory("shared", shared),
+        directory("base", base) if base is not None else None,
+        directory("cache", cache) if cache is not None else None,
+        whole_number("version", version) if version is not None else None,
         wanted,
         digest,
-        full_every,
-        threads,
-        level,
-        shard_size_bytes,
+        whole_number("full_every", full_every),
+        whole_number("threads", threads),
+        whole_number("level", level),
+        whole_number("shard_size_bytes", shard_size_bytes),
     )

@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime_sync import fsio
-from vime_sync.errors import PublisherConflict, ShareUnreachable
+from vime_sync.errors import NotOurs, PublisherConflict, ShareUnreachable
+from vime_sync.format.index import version_of_directory
+from vime_sync.local.fields import Spoilt
+from vime_sync.local.seal import parse_open, read_record, read_sealed, write_sealed
 from vime_sync.model import version_label
 
 PUBLISHER_DIRECTORY = ".vime_sync_publish"
-_BUILD = re.compile(r"(?:build|dead)-(?P<host>[\w.-]*)-(?P<pid>\d+)-[0-9a-f]{32}", re.ASCII)
+_BUILD = re.compile(r"(?:build|dead)-(?P<host>[\w.-]*)-(?P<pid>\d+)-[0-9a-f]{32}(?:\.parts)?", re.ASCII)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
@@ -38,37 +41,59 @@ class BaseRecord:
     first_identity: str
 
 
+@dataclass(frozen=True)
+class Build:
+    """A version at work: `directory` becomes it; `parts`, beside it, is for files that have no name in it yet.
+
+    Both lie on the share's filesystem. A version carries files of any name: nothing else is ever in `directory`.
+    """
+
+    directory: Path
+    parts: Path
+
+
 class Workshop:
     def __init__(self, share: Path) -> None:
         self._share = share
         self.directory = share / PUBLISHER_DIRECTORY
 
-    def new_build(self) -> Path:
-        """An empty directory to build a version in, on the share's filesystem."""
-        path = self.directory / f"build-{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
-        fsio.make_directory(path)
-        return path
+    def new_build(self) -> Build:
+        name = f"build-{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
+        build = Build(self.directory / name, self.directory / f"{name}.parts")
+        fsio.make_directory(build.directory)
+        fsio.make_directory(build.parts)
+        return build
 
-    def discard(self, build: Path) -> None:
-        fsio.remove_tree(build)
+    def discard(self, build: Build) -> None:
+        """What of it is still there goes."""
+        for path in (build.parts, build.directory):
+            if path.exists():
+                fsio.remove_tree(path)
 
-    def release(self, build: Path, version: int) -> Path:
+    def taken(self) -> dict[int, str]:
+        """Names of the share that stand for a version and are no directory, nor a link to one, by number."""
+        found = ((version_of_directory(path.name), path) for path in self._share.iterdir())
+        return {version: path.name for version, path in found if version is not None and not path.is_dir()}
+
+    def release(self, build: Build, version: int) -> Path:
         """Make the built version appear, all at once and durably. Its files are durable already.
 
         Raises PublisherConflict where another publisher was first.
         """
         target = self._share / f"weight_v{version_label(version)}"
-        names = [Path(name) for name, _ in fsio.walk(build, follow_links=False, skip=frozenset())]
+        fsio.remove_tree(build.parts)  # nothing is left to fail once the version is there
+        names = [Path(name) for name, _ in fsio.walk(build.directory, follow_links=False, skip=frozenset())]
         for folder in sorted({folder for name in names for folder in name.parents}, reverse=True):  # innermost first
-            fsio.sync_directory(build / folder)
+            fsio.sync_directory(build.directory / folder)
         # Not left to the rename: it would take the place of an empty directory, where a trainer may have just begun.
         if target.is_symlink() or target.exists():
             raise _conflict(target, version)
         try:
-            fsio.rename(build, target)
+            fsio.rename(build.directory, target)
         except FileNotFoundError:
             raise PublisherConflict(
-                f"{build} is gone: another process took it for the remains of a dead publisher", version=version
+                f"{build.directory} is gone: another process took it for the remains of a dead publisher",
+                version=version,
             ) from None
         except OSError as problem:
             if problem.errno in _TAKEN:
@@ -83,34 +108,51 @@ class Workshop:
             "base_weights": record.base_weights,
             "first_identity": record.first_identity,
         }
-        fsio.write_atomic(self.directory / "base.json", json.dumps(document).encode(), durable=True)
+        write_sealed(self.directory / "base.json", document, durable=True)
 
-    def remembered_base(self) -> BaseRecord | None:
+    def remembered_base(self, warn: Warn) -> BaseRecord | None:
+        """None where version 1 was not made by us, and, with a warning, where the record of it is spoilt."""
+        path = self.directory / "base.json"
         try:
-            document = json.loads((self.directory / "base.json").read_bytes())
-            return BaseRecord(str(document["base_weights"]), str(document["first_identity"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            document = read_sealed(path)
+            if document is None:
+                return None
+            weights, identity = document.get("base_weights"), document.get("first_identity")
+            if type(weights) is not str or type(identity) is not str:
+                raise Spoilt("a digest is missing")
+        except Spoilt as problem:
+            warn(f"{path} is spoilt ({problem}): whether the base is still that of version 1 cannot be told")
             return None
+        return BaseRecord(weights, identity)
 
 
 def _conflict(target: Path, version: int) -> PublisherConflict:
     return PublisherConflict(f"{target} appeared while version {version} was being made", version=version)
 
 
-@contextmanager
-def open_workshop(share: Path, warn: Warn) -> Iterator[Workshop]:
-    """Hold the share's publisher lock while the body runs, and remove what dead publishers left.
-
-    Raises PublisherConflict where another publisher is at work, ShareUnreachable without a share.
-    """
+def expect_share(share: Path) -> None:
+    """Raises ShareUnreachable."""
     if not share.is_dir():
         raise ShareUnreachable(
             f"{share} is not there; expected the directory to publish to",
             hint="Check that the shared filesystem is mounted; make the directory once, by hand.",
         )
+
+
+@contextmanager
+def open_workshop(share: Path, warn: Warn) -> Iterator[Workshop]:
+    """Hold the share's publisher lock while the body runs, and remove what dead publishers left.
+
+    Raises PublisherConflict where another publisher is at work, NotOurs where something of somebody else's bears the
+    name of our directory or of its lock; nothing is written then.
+    """
     workshop = Workshop(share)
+    lock_path = workshop.directory / "lock"
+    _check_ours(workshop.directory, Path.is_dir, "directory")
+    _check_ours(lock_path, Path.is_file, "file")
     fsio.make_directory(workshop.directory)
-    with fsio.File(workshop.directory / "lock", write=True, create=True) as lock:
+    # Only what is not there is made: making a file empties the one that is.
+    with fsio.File(lock_path, write=True, create=not lock_path.exists()) as lock:
         holder = workshop.directory / "holder.json"
         try:
             if not lock.try_lock():
@@ -126,6 +168,20 @@ def open_workshop(share: Path, warn: Warn) -> Iterator[Workshop]:
             fsio.write_atomic(holder, json.dumps(document).encode(), durable=False)
         _clear(workshop, warn, has_locks=has_locks)
         yield workshop
+
+
+def _check_ours(path: Path, is_kind: Callable[[Path], bool], kind: str) -> None:
+    """Raises NotOurs for a link, whatever it leads to, and for another kind of thing."""
+    if path.is_symlink():
+        found = f"a link to {path.readlink()}"
+    elif path.exists() and not is_kind(path):
+        found = f"no {kind}"
+    else:
+        return
+    raise NotOurs(
+        f"{path} is {found}, expected a {kind} of the publisher's own, or nothing",
+        hint="Remove or rename it: the publisher writes there, and never through a link. Nothing was published.",
+    )
 
 
 def _clear(workshop: Workshop, warn: Warn, *, has_locks: bool) -> None:
@@ -146,15 +202,18 @@ def _clear(workshop: Workshop, warn: Warn, *, has_locks: bool) -> None:
             fsio.rename(path, dead)
         except FileNotFoundError:
             continue
-        fsio.remove_tree(dead)
+        if dead.is_dir() and not dead.is_symlink():
+            fsio.remove_tree(dead)
+        else:
+            fsio.unlink(dead)
 
 
 def _describe(holder: Path) -> str:
     try:
-        document = json.loads(holder.read_bytes())
-        return f"process {int(document['pid'])} on {document['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        document = parse_open(read_record(holder) or b"")
+    except (OSError, Spoilt):
         return "another process"
+    return f"process {document.get('pid')!r:.20} on {document.get('host')!s:.80}"
 
 
 def _host() -> str:
