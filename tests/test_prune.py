@@ -111,6 +111,22 @@ def test_what_is_no_version_is_left_alone(host: Host) -> None:
     assert len(list(host.base.iterdir())) > 3
 
 
+@pytest.mark.parametrize("kind", ["file", "dangling", "link to a directory"])
+def test_a_name_of_ours_that_is_taken_is_passed_over(host: Host, kind: str) -> None:
+    """It is the user's, and no reason to end with 21 for ever."""
+    taken = [host.shared / ".pruned-weight_v000001", host.shared / ".pruned-weight_v000001-2"]
+    for path in taken:
+        if kind == "file":
+            path.write_text("mine")
+        else:
+            path.symlink_to("nowhere" if kind == "dangling" else host.base)
+    before = {path: path.lstat() for path in taken}
+    assert pruned(host, 1) == [1, 2, 3, 4, 5, 6]
+    assert {path: path.lstat() for path in taken} == before
+    assert sorted(host.shared.glob(".pruned-*")) == taken
+    assert len(list(host.base.iterdir())) > 3
+
+
 def test_links_are_not_followed(host: Host) -> None:
     """A version that is a link stays; of a link within a version only the link goes."""
     elsewhere = host.root / "elsewhere"
@@ -125,6 +141,41 @@ def test_links_are_not_followed(host: Host) -> None:
     assert "is a link" in result.stderr
     assert (host.shared / "stored" / toolkit.INDEX_NAME).exists()
     assert (elsewhere / "mine").read_text() == "mine"
+
+
+# ---- without an index
+
+
+def test_a_version_without_an_index_is_nothing_that_others_can_build_on(host: Host) -> None:
+    """To this host it is not ready, its tensors being others: what it skips it for must stay."""
+    other = toolkit.make_model(9, kib=4)
+    for number in (9, 10):
+        toolkit.publish_full(host.shared, number, {"lora": other["one"]}, shards=1, index=False)
+    result = prune(host, 1)
+    assert result.document["removed"] == [1, 2, 3, 4, 5, 6]
+    assert result.document["anchor"] == 7
+    assert "no index in version 9-10: " in result.stderr and "it stays" in result.stderr
+    pull_fresh(host, "fresh", 8)
+    assert host.pulled()["version"] == 8
+    host.expect_local(8)
+
+
+def test_a_version_without_an_index_lets_nothing_go_and_stays_itself(tmp_path: Path) -> None:
+    """To this host it is a full version; to another one it may be none."""
+    host = Host.create(tmp_path, model=toolkit.make_model(kib=4))
+    host.publish()
+    host.publish_full()
+    toolkit.publish_full(host.shared, 2, host.models[2], shards=1, index=False)
+    host.publish()
+    document = prune(host, 1).document
+    assert (document["removed"], document["anchor"]) == ([], 0)
+    assert document["reason"].endswith("builds on the base, or on a version without an index")
+    host.publish_full()
+    result = prune(host, 1)
+    assert (result.document["removed"], result.document["kept"]) == ([1, 3], [2, 4])
+    assert "no index in version 2: " in result.stderr
+    pull_fresh(host, "fresh", 2)
+    pull_fresh(host, "newest")
 
 
 # ---- dry run, documents, words

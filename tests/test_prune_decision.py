@@ -23,11 +23,11 @@ from vime_sync.model import (
 from vime_sync.plan import View, make_plan
 from vime_sync.pruning import Decision, Kind, decide, oldest_holder
 
-LETTERS = {"F": Kind.FULL, "d": Kind.DELTA, "x": Kind.UNUSABLE}
+LETTERS = {"F": Kind.FULL, "d": Kind.DELTA, "x": Kind.UNUSABLE, "s": Kind.SINGLE}
 
 
 def stream(text: str, first: int = 1) -> dict[int, Kind]:
-    """`dFd-x`: version 1 a delta, 2 full, 3 a delta, 4 absent, 5 there but not usable."""
+    """`dFd-x`: version 1 a delta, 2 full, 3 a delta, 4 absent, 5 there but not usable; `s` has no index."""
     return {number: LETTERS[letter] for number, letter in enumerate(text, first) if letter != "-"}
 
 
@@ -57,6 +57,13 @@ def stream(text: str, first: int = 1) -> dict[int, Kind]:
         ("d-dFd", 1, None, (1, 3), 4),  # the gap was there before
         ("dFd-dd", 1, None, (1,), 2),  # a gap above the anchor hides nothing that is needed
         ("xxx", 1, None, (), None),
+        ("ddds", 1, None, (), 0),  # no index: a host may refuse it, and needs what is below
+        ("dFdds", 1, None, (1,), 2),
+        ("FFFss", 2, None, (1,), 2),  # nor is it one of those to keep
+        ("dsdFd", 1, None, (1, 3), 4),  # it stays all the same
+        ("Fdsd", 1, 3, (), 1),
+        ("dsd", 1, None, (), 0),
+        ("sss", 1, None, (), None),
         ("", 1, None, (), None),
     ],
 )
@@ -70,6 +77,18 @@ def test_what_goes(text: str, keep: int, oldest: int | None, removed: tuple[int,
 def test_what_is_fixed_stays_and_is_named() -> None:
     decision = decide(stream("ddxFd"), 1, None, fixed=[2])
     assert (decision.removed, decision.kept, decision.spared) == ((1,), (2, 3, 4, 5), (2, 3))
+
+
+def test_what_has_no_index_is_named_wherever_it_lies() -> None:
+    decision = decide(stream("dsFdss"), 1, None)
+    assert (decision.removed, decision.single, decision.spared) == ((1,), (2, 5, 6), (2,))
+    assert decide(stream("ds"), 1, None).single == decide(stream("xs"), 1, None).single == (2,)
+
+
+def test_the_reason_says_what_may_be_built_on() -> None:
+    assert decide(stream("dsd"), 1, None).reason.endswith("builds on the base, or on a version without an index")
+    assert decide(stream("dds"), 1, None).reason.endswith("builds on the base")
+    assert decide(stream("sx"), 1, None).reason == "no version there that has an index is ready"
 
 
 def test_the_reason_names_who_is_waited_for() -> None:
@@ -161,15 +180,26 @@ def reachable(now: Mapping[int, Kind], at: int | None, target: int) -> bool:
     return stands
 
 
-STREAMS = st.text("dddddFx-", max_size=14).map(stream)
+STREAMS = st.text("dddddFFxss-", max_size=14).map(stream)
+
+
+def seen(found: Mapping[int, Kind], accepted: set[int]) -> dict[int, Kind]:
+    """As one host sees them: of those without an index it takes some for full, and the others are not ready to it."""
+    return {
+        number: (Kind.FULL if number in accepted else Kind.UNUSABLE) if kind is Kind.SINGLE else kind
+        for number, kind in found.items()
+    }
 
 
 @settings(max_examples=400, deadline=None)
-@given(STREAMS, st.integers(1, 6), st.none() | st.integers(0, 16))
-def test_whoever_could_reach_a_kept_version_still_can(found: dict[int, Kind], keep: int, oldest: int | None) -> None:
-    decision = decide(found, keep, oldest)
+@given(STREAMS, st.integers(1, 6), st.none() | st.integers(0, 16), st.sets(st.integers(1, 14)))
+def test_whoever_could_reach_a_kept_version_still_can(
+    published: dict[int, Kind], keep: int, oldest: int | None, accepted: set[int]
+) -> None:
+    decision = decide(published, keep, oldest)
+    expect_sound(published, decision, keep, oldest)
+    found = seen(published, accepted)
     now = {number: found[number] for number in decision.kept}
-    expect_sound(found, decision, keep, oldest)
     floor = decision.anchor or 0
     newest = max((number for number, kind in found.items() if kind is not Kind.UNUSABLE), default=0)
     hosts = [at for at in range(oldest or 0, newest + 1) if at >= floor and reachable(found, None, at)]
@@ -183,9 +213,9 @@ def test_whoever_could_reach_a_kept_version_still_can(found: dict[int, Kind], ke
 
 
 def expect_sound(found: Mapping[int, Kind], decision: Decision, keep: int, oldest: int | None) -> None:
-    ready = sorted(number for number, kind in found.items() if kind is not Kind.UNUSABLE)
+    ready = sorted(number for number, kind in found.items() if kind in (Kind.FULL, Kind.DELTA))
     assert sorted((*decision.removed, *decision.kept)) == sorted(found)
-    assert not {number for number, kind in found.items() if kind is Kind.UNUSABLE} & set(decision.removed)
+    assert {found[number] for number in decision.removed} <= {Kind.FULL, Kind.DELTA}
     assert set(ready[-keep:]) <= set(decision.kept)
     if decision.removed:
         assert decision.anchor is not None and found[decision.anchor] is Kind.FULL
@@ -194,14 +224,14 @@ def expect_sound(found: Mapping[int, Kind], decision: Decision, keep: int, oldes
 
 
 @settings(max_examples=200, deadline=None)
-@given(STREAMS, st.integers(1, 6), st.data())
+@given(STREAMS, st.integers(1, 6), st.sets(st.integers(1, 14)), st.data())
 def test_a_prune_that_is_killed_half_way_loses_no_way_either(
-    found: dict[int, Kind], keep: int, data: st.DataObject
+    found: dict[int, Kind], keep: int, accepted: set[int], data: st.DataObject
 ) -> None:
     """The oldest go first."""
     decision = decide(found, keep, None)
     gone = decision.removed[: data.draw(st.integers(0, len(decision.removed)))]
     now = {number: kind for number, kind in found.items() if number not in gone}
     for target in range(decision.anchor or 0, max(found, default=0) + 1):
-        assert reachable(now, None, target) >= reachable(found, None, target)
+        assert reachable(seen(now, accepted), None, target) >= reachable(seen(found, accepted), None, target)
     assert decide(now, keep, None).removed == decision.removed[len(gone) :]

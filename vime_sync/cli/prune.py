@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,26 @@ from vime_sync.cli.output import Output, human_bytes
 from vime_sync.cli.process import stoppable
 from vime_sync.cli.style import Line, Text, Tone
 from vime_sync.errors import ShareUnreachable
-from vime_sync.pruning import BASE, Decision, Share, decide, finish, look, oldest_holder, read_holders, remove
+from vime_sync.pruning import (
+    BASE,
+    Decision,
+    Share,
+    Version,
+    decide,
+    finish,
+    hold,
+    look,
+    oldest_holder,
+    read_holders,
+    remove,
+)
 
 _EPILOG = epilog(
     (
         "vime-sync prune --shared /mnt/pub --keep 20 --ack-dir /mnt/acks --dry-run",
         "vime-sync prune --shared /mnt/pub --keep 20 --ack-dir /mnt/acks",
     ),
-    (0, 1, 2, 10, 21),
+    (0, 1, 2, 10, 20, 21, 23),
 )
 _MAX_NAMED = 8
 
@@ -61,23 +73,22 @@ def prune(
     """Remove versions that no host can need from the share.
 
     The newest --keep versions stay, what the hosts in --ack-dir still have to come, and from the newest full version
-    at or below these everything up to them. Without such a full version nothing goes.
+    at or below these everything up to them. Without such a full version nothing goes. A version without an index
+    stays and counts for nothing: only a host can tell whether it is whole.
     """
     output = Output(json=json, quiet=quiet, verbose=verbose, log_format=log_format)
-    share = look(shared)
-    oldest = _oldest(share, ack_dir, output.warning)
-    decision = _decide(share, keep, oldest)
-    for number in decision.spared:
-        version = share.versions[number]
-        why = version.problem or f"version {number} is a link: {version.path}"
-        output.warning(f"{why}; it is left as it is")
-    removed = [share.versions[number] for number in decision.removed]
+    plan = _plan(shared, keep, ack_dir)
+    if dry_run or not plan.has_work:
+        plan.warn(output)
+    else:
+        with stoppable() as stop, hold(shared, output.warning):
+            plan = _plan(shared, keep, ack_dir)  # another prune may have been at work until now
+            plan.warn(output)
+            finish(plan.share.leftovers, output.warning)
+            if plan.decision.anchor:
+                remove(plan.removed, plan.share.versions[plan.decision.anchor], output.warning, stop.check)
+    share, oldest, decision, removed = plan.share, plan.oldest, plan.decision, plan.removed
     freed_bytes = sum(version.size_bytes for version in removed)
-    if not dry_run:
-        with stoppable() as stop:
-            finish(share.leftovers, output.warning)
-            if decision.anchor:
-                remove(removed, share.versions[decision.anchor], output.warning, stop.check)
     for version in removed:
         output.info(f"{'would remove' if dry_run else 'removed'} {version.path} ({human_bytes(version.size_bytes)})")
     document = {
@@ -94,11 +105,48 @@ def prune(
     output.document(document, _lines(document))
 
 
-def _oldest(share: Share, ack_dir: Path | None, warn: Callable[[str], None]) -> Ack | None:
-    """The record of the host that is furthest behind in this stream."""
+@dataclass(frozen=True)
+class _Plan:
+    share: Share
+    oldest: Ack | None
+    decision: Decision
+    warnings: tuple[str, ...]
+
+    @property
+    def removed(self) -> list[Version]:
+        return [self.share.versions[number] for number in self.decision.removed]
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.decision.removed or self.share.leftovers)
+
+    def warn(self, output: Output) -> None:
+        for warning in self.warnings:
+            output.warning(warning)
+
+
+def _plan(shared: Path, keep: int, ack_dir: Path | None) -> _Plan:
+    """What stands there now and what would go. Changes nothing."""
+    share = look(shared)
+    oldest, warnings = _oldest(share, ack_dir)
+    decision = _decide(share, keep, oldest)
+    if decision.single:
+        warnings.append(
+            f"no index in version {_ranges(list(decision.single))}: whether such a version is a full one only a host "
+            "can tell, by its own tensors; it stays, and counts neither for --keep nor as what others build on"
+        )
+    for number in decision.spared:
+        version = share.versions[number]
+        why = version.problem or (f"version {number} is a link: {version.path}" if version.is_link else None)
+        if why is not None:
+            warnings.append(f"{why}; it is left as it is")
+    return _Plan(share, oldest, decision, tuple(warnings))
+
+
+def _oldest(share: Share, ack_dir: Path | None) -> tuple[Ack | None, list[str]]:
+    """The record of the host that is furthest behind in this stream, and what is to be said about the others."""
     if ack_dir is None:
-        warn("no --ack-dir is given: what hosts hold is not known, and --keep alone decides")
-        return None
+        return None, ["no --ack-dir is given: what hosts hold is not known, and --keep alone decides"]
     acks = read_holders(ack_dir)
     highest = max(acks, key=lambda ack: ack.version)
     if not share.versions and highest.version:
@@ -107,11 +155,13 @@ def _oldest(share: Share, ack_dir: Path | None, warn: Callable[[str], None]) -> 
             "unmounted; nothing was removed"
         )
     holder = oldest_holder(acks, share.identities)
-    for ack in holder.strangers[:_MAX_NAMED]:
-        warn(f"host {ack.host} ({ack.local}) is at version {ack.version} of another stream; it is not counted")
+    warnings = [
+        f"host {ack.host} ({ack.local}) is at version {ack.version} of another stream; it is not counted"
+        for ack in holder.strangers[:_MAX_NAMED]
+    ]
     if len(holder.strangers) > _MAX_NAMED:
-        warn(f"{len(holder.strangers) - _MAX_NAMED} more hosts are in another stream; they are not counted")
-    return holder.oldest
+        warnings.append(f"{len(holder.strangers) - _MAX_NAMED} more hosts are in another stream; they are not counted")
+    return holder.oldest, warnings
 
 
 def _decide(share: Share, keep: int, oldest: Ack | None) -> Decision:

@@ -13,14 +13,15 @@ from pathlib import Path
 from vime_sync import fsio
 from vime_sync.checkpoint import fingerprint
 from vime_sync.errors import ShareUnreachable, SyncError
-from vime_sync.format.index import version_of_directory
-from vime_sync.model import DeltaVersion
+from vime_sync.format.index import INDEX_NAME, version_of_directory
+from vime_sync.model import DeltaVersion, Published
 from vime_sync.pruning.decide import Kind
 from vime_sync.stream.catalog import read_problem, read_version
 
-# A version under this name was taken out of the stream and only has to be removed still. No receiver takes it for one.
+# A directory under this name was taken out of the stream and only has to be removed still. No receiver takes it for a
+# version. The number behind it is there where the plain name was taken.
 PRUNED_PREFIX = ".pruned-"
-_PRUNED = re.compile(rf"{re.escape(PRUNED_PREFIX)}(weight_v\d{{6,}})", re.ASCII)
+_PRUNED = re.compile(rf"{re.escape(PRUNED_PREFIX)}(weight_v\d{{6,}})(?:-[1-9]\d*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _look_at(path: Path, number: int, root: Path) -> Version:
     try:
         print_before, size_bytes = measure(path)
         found = read_version(path, number, root)
-        kind, identity = (Kind.DELTA if isinstance(found, DeltaVersion) else Kind.FULL), found.identity
+        kind, identity = _kind(found), found.identity
     except OSError as trouble:  # taken away meanwhile, or a share in trouble
         print_before, size_bytes, problem = _unreadable(read_problem(trouble, number, path))
     except ShareUnreachable:
@@ -91,6 +92,12 @@ def _look_at(path: Path, number: int, root: Path) -> Version:
     except SyncError as trouble:
         problem = trouble.message
     return Version(number, path, kind, identity, size_bytes, print_before, is_link, problem)
+
+
+def _kind(found: Published) -> Kind:
+    if isinstance(found, DeltaVersion):
+        return Kind.DELTA
+    return Kind.FULL if INDEX_NAME in found.auxiliary else Kind.SINGLE
 
 
 def _unreadable(problem: SyncError) -> tuple[str, int, str]:

@@ -1,13 +1,16 @@
 """Taking versions out of a stream, the oldest first, so that a kill at any point leaves no half version.
 
 A version is renamed to a name that no receiver knows, that name is made to last, and only then its files go. What a
-kill leaves under such a name the next prune removes. Before and after the rename the files must be those that were
-looked at: a trainer that begins anew writes other versions under the same names.
+kill leaves under such a name the next prune removes; a name that is taken, by whatever, is passed over. Before and
+after the rename the files must be those that were looked at: a trainer that begins anew writes other versions under
+the same names.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -42,12 +45,11 @@ def finish(leftovers: Iterable[Path], warn: Callable[[str], None]) -> None:
 
 def _remove(version: Version, warn: Callable[[str], None]) -> None:
     path = version.path
-    aside = path.with_name(f"{PRUNED_PREFIX}{path.name}")
+    aside = _free_name(path)
     try:
         if _fingerprint(path) is None:
             return
         _check_same(version, path)
-        fsio.remove_tree(aside)  # of a version under this number that was pruned before
         fsio.rename(path, aside)
         if _fingerprint(aside) != version.fingerprint:
             fsio.rename(aside, path)
@@ -60,6 +62,13 @@ def _remove(version: Version, warn: Callable[[str], None]) -> None:
             version=version.number,
         ) from problem
     _remove_tree(aside, warn)
+
+
+def _free_name(path: Path) -> Path:
+    """Where it can be put aside: not over a user's file, nor into what is left of an earlier version of its number."""
+    plain = f"{PRUNED_PREFIX}{path.name}"
+    names = itertools.chain([plain], (f"{plain}-{count}" for count in itertools.count(2)))
+    return next(place for place in map(path.with_name, names) if not os.path.lexists(place))
 
 
 def _remove_tree(path: Path, warn: Callable[[str], None]) -> None:
