@@ -12,7 +12,7 @@ import pytest
 from tests import toolkit
 from tests.disk_model import DiskModel, Loss
 from tests.host import Host, expect_error, flip_byte
-from tests.kill_jobs import expect_settled, models, spoil_digest
+from tests.kill_jobs import expect_settled, expect_whole, models, spoil_digest
 from tests.kill_points import PULL_THREADS, Matching, kill, no_disk_waits, observing, reboot
 from tests.kill_power import bring_undurable
 
@@ -148,3 +148,17 @@ def test_h06_a_job_that_cannot_be_begun_leaves_no_descriptors_open(name: str, tm
         gc.enable()
     host.pulled()
     host.expect_local(2)
+
+
+def test_h04_bytes_of_unknown_standing_are_settled_below_a_bad_version(tmp_path: Path) -> None:
+    """A run that met a bad version lost its records: neither the newest nor an older version may be out of reach."""
+    host = _create(tmp_path)
+    host.pulled(version=2)
+    spoil_digest(toolkit.version_path(host.shared, 2), "one")
+    (host.local / toolkit.STATE_DIRECTORY / "state.json").unlink()
+    flip_byte(host.local, "lm_head.weight")
+
+    expect_error(host.pull(), 12, "checksum_mismatch")
+    expect_whole(host)
+    host.pulled(version=1)
+    host.expect_local(1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from vime_sync import fsio
 from vime_sync.checkpoint import read_shard
-from vime_sync.errors import SyncError
+from vime_sync.errors import ChecksumMismatch, CorruptPayload, Damaged, SyncError
 from vime_sync.format.checksum import Hasher, new_hasher
 from vime_sync.format.problems import FormatError
 from vime_sync.local.intent import ApplyIntent, Step, TensorWork
@@ -56,15 +56,29 @@ class Standing:
     high: int
 
 
-def identify(context: Context, request: Request, sources: Sources, report: Report) -> Local | None:
+def identify(
+    context: Context, request: Request, sources: Sources, report: Report, below: int | None = None
+) -> Local | None:
     """Settle LOCAL on a version of the published chain, or None where its bytes are not worth it: seed then.
 
-    Raises what healing raises. Commits the version it settles on.
+    `below` a version that proved bad on the way; the plan that follows meets it if it is wanted. Raises what healing
+    raises. Commits the version it settles on.
     """
+    try:
+        return _identify(context, request, sources, report, below)
+    except (ChecksumMismatch, CorruptPayload, Damaged) as problem:
+        if not problem.version or (below is not None and problem.version >= below):
+            raise
+        below = problem.version
+    return identify(context, request, sources, report, below)
+
+
+def _identify(context: Context, request: Request, sources: Sources, report: Report, below: int | None) -> Local | None:
     with SourceFiles() as files:
         chain = _find_chain(context, request, sources, files)
-        if chain is None:
+        if chain is None or (below is not None and chain.anchor.version >= below):
             return None
+        chain = chain if below is None else chain.cut(below - 1)
         shards = _matching_shards(context, chain)
         if not shards:
             return None
@@ -221,11 +235,13 @@ def _settle(
     write_manifest(context.paths, {*read_manifest(context.paths), *removable})
     built = _replace_other_files(context, chain, {span.file for span in spans.values()}, replaceable)
     ours = {name: digests[ChecksumFormat.XXH3_128] for name, digests in found.items()}
+    whole = chain.anchor.shards.values()
+    shards = {shard.name: FileDigest(shard.stat.size_bytes, shard.header_digest, True) for shard in whole}
     table = DigestTable(
         version,
         chain.anchor.identity,
         {**ours, **built.table.tensors},
-        {**{name: _shard_digest(chain.anchor.shards[name]) for name in chain.anchor.shards}, **built.table.files},
+        {**shards, **built.table.files},
     )
     anchor_table = replace(table, version=chain.anchor.version, tensors={**anchor, **built.anchor_table.tensors})
     complete = anchor_table.tensors.keys() == table.tensors.keys()
@@ -256,10 +272,6 @@ def _settle(
         applied = apply_pass(context, intent, table, Feed(chain.deltas, files), wrong, open_chain)
     report.tensors_repaired += applied.repaired + len(behind)
     return Local(applied.state, applied.table)
-
-
-def _shard_digest(shard: ShardFile) -> FileDigest:
-    return FileDigest(shard.stat.size_bytes, shard.header_digest, True)
 
 
 def _to_rebuild(chain: Chain, name: str, span: Span, old: str, anchor: Mapping[str, str]) -> TensorWork:
