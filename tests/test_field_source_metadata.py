@@ -176,3 +176,11 @@ def test_s18_an_index_whose_metadata_has_another_name_is_no_full_version(tmp_pat
     expect_error(host.pull(version=1), 11, "malformed")
     assert not list(host.local.glob("*.safetensors"))
     assert toolkit.vime("inspect", directory).code == 11
+
+
+def test_s01_a_full_version_with_a_tensor_called_format_is_one(tmp_path: Path) -> None:
+    """`format` stands in the metadata of every checkpoint."""
+    host = Host.create(tmp_path, model={"format": toolkit.Tensor("U8", (4,), b"abcd")})
+    host.publish_full()
+    host.pulled(version=1)
+    host.expect_local(1)

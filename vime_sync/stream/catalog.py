@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ Signature = Mapping[str, tuple[str, tuple[int, ...]]]
 Reference = Callable[[], Signature | None]
 Entry = Published | SyncError
 
+_HEX = re.compile(r"[0-9a-fA-F]{8,}")
 _COMPARE_BYTES = 1 << 20
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 
@@ -201,7 +203,11 @@ def _read_full(directory: Path, version: int, has_index: bool, reference: Refere
 def _check_no_delta(checkpoint: Checkpoint) -> None:
     """One flipped bit in the word `metadata` makes a delta's index a full one's, and its frames the weights (S18)."""
     for shard in checkpoint.shards.values():
-        if shard.metadata.keys() & shard.tensors.keys():
+        # A tensor may well be called `format`, which is a key that every checkpoint has.
+        digests = [
+            name for name in shard.metadata.keys() & shard.tensors.keys() if _HEX.fullmatch(shard.metadata[name])
+        ]
+        if any(shard.tensors[name].dtype == "U8" for name in digests):
             raise FormatError(
                 f"{shard.name} holds digests of its tensors, as a delta's shards do, and {INDEX_NAME} is not a delta's"
             )
